@@ -1,0 +1,218 @@
+"""Trains the embedded reasoner from nothing, on the CPU: a Qwen2 of 0.8 million parameters.
+
+    python data/reasoner/training/train.py --out data/reasoner
+
+Every batch is drawn from (seed, group of steps) alone, so a stopped run goes on where it was: the same command
+continues from `<work>/checkpoint.pt`. The defaults made the weights that ship.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import ledger
+import tokenizer as ledger_tokenizer
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+GROUP = 8  # steps whose sequences are drawn together, sorted by length and cut into batches of little padding
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Options:
+    steps: int
+    batch: int
+    rate: float
+    warmup: int
+    seed: int
+    hidden: int
+    layers: int
+    validate_every: int
+    out: Path
+    work: Path
+
+
+def read_options() -> Options:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--batch", type=int, default=24, help="sequences per step")
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--validate-every", type=int, default=250)
+    parser.add_argument("--out", type=Path, default=Path("data/reasoner"))
+    parser.add_argument("--work", type=Path, default=Path("build/reasoner"), help="folder of the checkpoint and log")
+    return Options(**vars(parser.parse_args()))
+
+
+def build_model(options: Options, tokens: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokens),
+        hidden_size=options.hidden,
+        intermediate_size=3 * options.hidden,
+        num_hidden_layers=options.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokens.eos_token_id,
+        pad_token_id=tokens.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def longest_chain(step: int, steps: int) -> int:
+    """The curriculum: chains of up to 3 quantities at first, up to 7 from half of the run on."""
+    return 3 + min(4, int(5 * step / (0.5 * steps)))
+
+
+def drill_share(step: int, steps: int) -> float:
+    """Share of look-up drills among the sequences: most of them at first, few from a fifth of the run on."""
+    return max(0.1, 0.9 - 0.8 * step / (0.2 * steps))
+
+
+def prompt_of(tokens: PreTrainedTokenizerFast, question: str) -> str:
+    return tokens.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True,
+                                      tokenize=False)  # fmt: skip
+
+
+def encode(tokens: PreTrainedTokenizerFast, question: str, response: str) -> tuple[list[int], int]:
+    """Token ids of prompt and response, and where the response starts."""
+    prompt = prompt_of(tokens, question)
+    prompt_ids = tokens.encode(prompt, add_special_tokens=False)
+    return prompt_ids + tokens.encode(response, add_special_tokens=False) + [tokens.eos_token_id], len(prompt_ids)
+
+
+def draw_group(options: Options, tokens: PreTrainedTokenizerFast, group: int) -> list[tuple[Tensor, Tensor]]:
+    """GROUP batches (ids, labels), each [sequences, tokens] int64; labels are IGNORED on prompt and padding."""
+    most = longest_chain(group * GROUP, options.steps)
+    source = ledger.problems(options.seed * 1_000_003 + group, "train", range(1, most + 1))
+    drills = drill_share(group * GROUP, options.steps)
+    drawn = []
+    for problem, rng in islice(source, GROUP * options.batch):
+        answer = (problem.question(), ledger.response(rng, problem))
+        drawn.append(encode(tokens, *(ledger.drill(rng, problem) if rng.random() < drills else answer)))
+    drawn.sort(key=lambda pair: len(pair[0]))
+    batches = []
+    for start in range(0, len(drawn), options.batch):
+        rows = drawn[start : start + options.batch]
+        ids = torch.full((len(rows), len(rows[-1][0])), tokens.pad_token_id)
+        labels = torch.full_like(ids, IGNORED)
+        for row, (sequence, response_start) in enumerate(rows):
+            ids[row, : len(sequence)] = torch.tensor(sequence)
+            labels[row, response_start : len(sequence)] = torch.tensor(sequence[response_start:])
+        batches.append((ids, labels))
+    random.Random(group).shuffle(batches)
+    return batches
+
+
+def rate_at(step: int, options: Options) -> float:
+    """Linear warm-up, then a cosine down to a hundredth of the peak."""
+    if step < options.warmup:
+        return options.rate * (step + 1) / options.warmup
+    done = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return options.rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+@torch.no_grad()
+def validate(model: Qwen2ForCausalLM, tokens: PreTrainedTokenizerFast, count: int, quantities: range) -> float:
+    """Share of `count` validation problems whose greedy answer is right."""
+    drawn = [problem for problem, _ in islice(ledger.problems(1, "validation", quantities), count)]
+    prompts = [prompt_of(tokens, problem.question()) for problem in drawn]
+    batch = tokens(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
+    model.eval()
+    written = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], do_sample=False,
+                             max_new_tokens=900, pad_token_id=tokens.pad_token_id,
+                             eos_token_id=tokens.eos_token_id)  # fmt: skip
+    model.train()
+    texts = tokens.batch_decode(written[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    return sum(text.endswith(f"\\boxed{{{p.answer()}}}") for text, p in zip(texts, drawn, strict=True)) / count
+
+
+def save(model: Qwen2ForCausalLM, tokens: PreTrainedTokenizerFast, folder: Path) -> None:
+    model.generation_config = GenerationConfig(
+        do_sample=False, max_new_tokens=1024, eos_token_id=tokens.eos_token_id, pad_token_id=tokens.pad_token_id
+    )
+    model.save_pretrained(folder)
+    tokens.save_pretrained(folder)
+
+
+class Run:
+    """Model, optimizer and log of one training run, with the checkpoint that it continues from."""
+
+    def __init__(self, options: Options) -> None:
+        self.options, self.step, self.log, self.seconds = options, 0, [], 0.0  # type: ignore[var-annotated]
+        torch.manual_seed(options.seed)
+        self.tokens = ledger_tokenizer.build()
+        self.model = build_model(options, self.tokens)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.01
+        )
+        self.checkpoint = options.work / "checkpoint.pt"
+        if self.checkpoint.exists():
+            state = torch.load(self.checkpoint, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.log, self.seconds = state["step"], state["log"], state["seconds"]
+
+    def keep(self) -> None:
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
+                 "log": self.log, "seconds": self.seconds}  # fmt: skip
+        torch.save(state, self.checkpoint.with_suffix(".new"))
+        os.replace(self.checkpoint.with_suffix(".new"), self.checkpoint)
+        (self.options.work / "training_log.json").write_text(json.dumps(self.log, indent=1) + "\n")
+
+    def learn(self, ids: Tensor, labels: Tensor) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate_at(self.step, self.options)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = self.model(input_ids=ids, labels=labels, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return loss.item()
+
+
+def main() -> None:
+    options = read_options()
+    options.work.mkdir(parents=True, exist_ok=True)
+    run = Run(options)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("training", total=options.steps, completed=run.step)
+        losses: list[float] = []
+        started = time.monotonic()
+        while run.step < options.steps:
+            for ids, labels in draw_group(options, run.tokens, run.step // GROUP):
+                losses.append(run.learn(ids, labels))
+                progress.update(task, completed=run.step, description=f"loss {losses[-1]:.3f}")
+            if run.step % options.validate_every < GROUP or run.step >= options.steps:
+                run.seconds += time.monotonic() - started
+                scores = {f"right_{n}": validate(run.model, run.tokens, 40, range(n, n + 1)) for n in (3, 5, 7)}
+                run.log.append({"step": run.step, "loss": sum(losses) / len(losses), "minutes": run.seconds / 60,
+                                **scores})  # fmt: skip
+                progress.console.print(run.log[-1])
+                run.keep()
+                losses, started = [], time.monotonic()
+    save(run.model, run.tokens, options.out)
+    print(f"{options.steps} steps in {run.seconds / 60:.0f} minutes -> {options.out}")
+
+
+if __name__ == "__main__":
+    main()

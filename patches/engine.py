@@ -1,0 +1,226 @@
+"""The decoding loop's engine for transformers models, and the two ways to use it: `patch` and `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipkv.decoding import Result, decode
+from skipkv.errors import BadInput
+from skipkv.patches.binding import Binding, Steering
+from skipkv.policies import Policy
+from skipkv.sampling import Sampling
+from skipkv.sentences import delimiter_ids as find_delimiters
+
+
+def default_interval(policy: Policy) -> int:
+    """Tokens between two compressions: the paper's 128, or half the budget where that is less, but at least 16."""
+    return 128 if policy.budget is None else max(16, min(128, policy.budget // 2))
+
+
+def bind(
+    model: Any,
+    policy: Policy,
+    *,
+    steering: Steering | None,
+    interval: int | None,
+    tokenizer: Any,
+    delimiter_ids: Iterable[int] | None,
+) -> Binding:
+    """A binding with the defaults filled in, not yet applied."""
+    if delimiter_ids is None:
+        delimiter_ids = find_delimiters(tokenizer) if tokenizer is not None and policy.reads_sentences else ()
+    interval = default_interval(policy) if interval is None else interval
+    return Binding(model, policy, interval=interval, steering=steering, delimiters=delimiter_ids)
+
+
+@contextmanager
+def patch(
+    model: Any,
+    policy: Policy,
+    *,
+    steering: Steering | None = None,
+    interval: int | None = None,
+    tokenizer: Any = None,
+    delimiter_ids: Iterable[int] | None = None,
+) -> Iterator[Binding]:
+    """Within the `with`, the model's cache has a budget and the model is steered; plain `model.generate` works.
+
+    Args:
+        model: a transformers causal language model of a supported family.
+        policy: what stays in the cache.
+        steering: a steering vector, or None.
+        interval: tokens between two compressions; see `default_interval`.
+        tokenizer: read for the ids of sentence delimiters; loaded from the model's own folder where None is given and
+            the policy reads sentences.
+        delimiter_ids: those ids, instead of a tokenizer.
+
+    Yields:
+        The binding; `binding.cache.report()` tells what the last batch held.
+
+    Raises:
+        BadInput: the model, the policy and the steering do not go together.
+    """
+    if tokenizer is None and delimiter_ids is None and policy.reads_sentences:
+        tokenizer = tokenizer_of(model)
+    binding = bind(
+        model, policy, steering=steering, interval=interval, tokenizer=tokenizer, delimiter_ids=delimiter_ids
+    )
+    binding.apply()
+    try:
+        yield binding
+    finally:
+        binding.undo()
+
+
+def tokenizer_of(model: Any) -> Any:
+    """The tokenizer that lies where the model was loaded from; None where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model.config._name_or_path)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+class TransformersEngine:
+    """Prefill and step of a bound model, for `skipkv.decoding`."""
+
+    def __init__(self, binding: Binding, rows: int) -> None:
+        self.binding, self.rows = binding, rows
+        self.cache = binding.new_cache(rows)
+        self.device = self.cache.home
+
+    @torch.no_grad()
+    def prefill(self, rows: Sequence[int], prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Takes in one prompt per row, in one pass; [len(rows), vocab]."""
+        self.cache.clear(rows)
+        width = max(len(prompt) for prompt in prompts)
+        tokens = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=self.device)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        real = torch.arange(width, device=self.device) >= width - lengths[:, None]
+        self.cache.select(rows, prompt=True)
+        return self._forward(tokens, real)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> Tensor:
+        """One token for every row; [rows, vocab]."""
+        return self._forward(tokens[:, None], None)
+
+    def release(self, rows: Sequence[int]) -> None:
+        """Empties rows, so that they neither grow nor slow the others."""
+        self.cache.clear(rows)
+
+    def _forward(self, tokens: Tensor, real: Tensor | None) -> Tensor:
+        logits: Tensor = self.binding.model(
+            input_ids=tokens, attention_mask=real, past_key_values=self.cache, use_cache=True, logits_to_keep=1
+        ).logits
+        return logits[:, -1]
+
+
+def generate(
+    model: Any,
+    prompts: Sequence[str] | Sequence[Sequence[int]],
+    *,
+    policy: Policy,
+    tokenizer: Any = None,
+    steering: Steering | None = None,
+    batch_size: int = 8,
+    schedule: str = "continuous",
+    max_new_tokens: int = 1024,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
+    interval: int | None = None,
+    delimiter_ids: Iterable[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    reports: list[dict[str, Any]] | None = None,
+) -> Iterator[Result]:
+    """Answers many prompts in batches under a policy; yields each answer as soon as it is finished.
+
+    A row's tokens do not depend on its neighbours, on padding or on the order: request i draws with (seed, i).
+
+    Args:
+        model: a transformers causal language model of a supported family.
+        prompts: strings (then `tokenizer` is needed; special tokens are added only where the text has no chat markup of
+            its own), or lists of token ids.
+        policy: what stays in the cache.
+        steering: a steering vector, or None.
+        batch_size: rows that decode together.
+        schedule: "static", "grouped" (sorted by prompt length) or "continuous" (a finished row takes the next prompt).
+        max_new_tokens: per answer.
+        temperature, top_p, top_k, seed: sampling; temperature 0 is greedy.
+        interval: tokens between two compressions; see `default_interval`.
+        delimiter_ids: ids of tokens that end a sentence; found with the tokenizer where None.
+        eos_token_id: ids that end an answer; the model's own where None.
+        reports: receives the cache's report (without positions) when all is done.
+
+    Yields:
+        `Result`, in the order in which answers end.
+
+    Raises:
+        BadInput: something does not fit together, before the first answer.
+    """
+    if batch_size < 1:
+        raise BadInput(f"batch_size is {batch_size}; it must be at least 1")
+    ids = [encode(prompt, tokenizer) for prompt in prompts]
+    binding = bind(
+        model, policy, steering=steering, interval=interval, tokenizer=tokenizer, delimiter_ids=delimiter_ids
+    )
+    if eos_token_id is None:
+        eos_token_id = model.generation_config.eos_token_id
+    eos = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+    sampling = Sampling(temperature, top_p, top_k, seed)
+    rows = min(batch_size, max(1, len(ids)))
+    return _answers(binding, ids, rows, schedule, max_new_tokens, eos, sampling, tokenizer, reports)
+
+
+def _answers(
+    binding: Binding,
+    ids: list[list[int]],
+    rows: int,
+    schedule: str,
+    max_new_tokens: int,
+    eos: list[int],
+    sampling: Sampling,
+    tokenizer: Any,
+    reports: list[dict[str, Any]] | None,
+) -> Iterator[Result]:
+    binding.apply()
+    try:
+        engine = TransformersEngine(binding, rows)
+        for result in decode(
+            engine, ids, rows=rows, schedule=schedule, max_new_tokens=max_new_tokens, eos=eos, sampling=sampling
+        ):
+            text = "" if tokenizer is None else tokenizer.decode(result.tokens, skip_special_tokens=True)
+            yield replace(result, text=text)
+        if reports is not None:
+            reports.append({key: value for key, value in engine.cache.report().items() if key != "positions"})
+    finally:
+        binding.undo()
+
+
+def encode(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
+    """Token ids of a prompt.
+
+    Raises:
+        BadInput: the prompt is text and there is no tokenizer.
+    """
+    if not isinstance(prompt, str):
+        return [int(token) for token in prompt]
+    if tokenizer is None:
+        raise BadInput("prompts are text; pass a tokenizer, or lists of token ids")
+    ids: list[int] = tokenizer.encode(prompt, add_special_tokens=False)
+    start = tokenizer.bos_token_id
+    return ids if start is None or ids[:1] == [start] or not tokenizer_adds_start(tokenizer) else [start, *ids]
+
+
+def tokenizer_adds_start(tokenizer: Any) -> bool:
+    """Whether the tokenizer puts its start token before a text."""
+    return bool(tokenizer.encode("a")[:1] == [tokenizer.bos_token_id])

@@ -1,0 +1,37 @@
+"""SkipKV (Tian et al., arXiv:2512.07993): whole sentences that a later sentence repeats leave first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from skipkv.errors import BadInput
+from skipkv.policies.rkv import RKV
+from skipkv.scores import best_and_window
+
+
+@dataclass(frozen=True)
+class SkipKV(RKV):
+    """R-KV's score less the sentence penalty at every token of a redundant sentence.
+
+    Attributes:
+        tau: sentences more alike than this (cosine of their embeddings) are redundant.
+    """
+
+    name: ClassVar[str] = "skipkv"
+    reads_sentences: ClassVar[bool] = True
+
+    tau: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.tau <= 1:
+            raise BadInput(f"tau is {self.tau}; it must be above 0 and at most 1")
+
+    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
+        score = self.score(keys, queries)
+        if penalty is not None:
+            score = score - penalty[..., : score.shape[-1]]
+        return best_and_window(score, self.slots_kept, self.window)

@@ -1,0 +1,39 @@
+"""In which order requests enter the rows of a batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from skipkv.errors import BadInput
+
+SCHEDULES = ("static", "grouped", "continuous")
+
+
+@dataclass
+class Queue:
+    """Requests that wait for a row.
+
+    static: batches in the order given, each run to its end. grouped: the same, sorted by prompt length first (SkipKV,
+    section 3.3). continuous: a row takes the next request as soon as its own is finished.
+
+    Raises:
+        BadInput: the schedule is unknown.
+    """
+
+    lengths: Sequence[int]
+    schedule: str
+    waiting: deque[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise BadInput(f"unknown schedule '{self.schedule}'; known are {', '.join(SCHEDULES)}")
+        order = range(len(self.lengths))
+        self.waiting = deque(sorted(order, key=lambda i: self.lengths[i]) if self.schedule == "grouped" else order)
+
+    def next_for(self, free: Sequence[int], rows: int) -> dict[int, int]:
+        """Which request each free row takes now: row -> request; empty while a static batch still runs."""
+        if self.schedule != "continuous" and len(free) < rows:
+            return {}
+        return {row: self.waiting.popleft() for row in free if self.waiting}
