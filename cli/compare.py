@@ -1,0 +1,70 @@
+"""skipkv compare: several methods and budgets, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skipkv.cli import options as o
+
+
+def compare(
+    baselines: Annotated[list[str], typer.Option(help="Methods beside full and skipkv: --baselines h2o rkv.")] = ["h2o", "rkv"],  # noqa: B006, E501
+    budgets: Annotated[list[str], typer.Option(help="Slots, or fractions of FullKV's mean final length.")] = ["0.15", "0.25", "0.5"],  # noqa: B006, E501
+    model: o.Model = "reasoner",
+    task: o.Task = "ledger",
+    vectors: o.Vectors = "auto",
+    alpha0: o.Alpha0 = None,
+    gamma: o.Gamma = None,
+    batch_size: o.BatchSize = 10,
+    schedule: o.Schedule = "continuous",
+    limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 50,
+    max_new_tokens: o.MaxNewTokens = 1024,
+    interval: o.Interval = None,
+    window: o.Window = 8,
+    tau: o.Tau = 0.95,
+    lam: o.Lam = 0.1,
+    temperature: o.Temperature = 0.0,
+    top_p: o.TopP = 1.0,
+    seed: o.Seed = 0,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = "float32",
+    out: Annotated[Path, typer.Option(help="Folder for results, answers and pictures.")] = Path("runs/compare"),
+    trust_remote_code: o.Trust = False,
+) -> None:
+    """Run the same problems under FullKV, the baselines and SkipKV, at every budget.
+
+    FullKV runs first: a fractional budget is a fraction of its mean final length.
+    """
+    from skipkv.evaluation import report
+    from skipkv.evaluation.budgets import parse
+    from skipkv.evaluation.comparison import compare as compare_methods
+    from skipkv.evaluation.comparison import methods_of
+    from skipkv.evaluation.models import load
+    from skipkv.evaluation.runner import Settings
+    from skipkv.evaluation.tasks import load as load_task
+
+    methods_of(baselines)
+    chosen = [parse(budget) for budget in budgets]
+    problems = load_task(task, limit)
+    steering = o.steering_vector(vectors, model, alpha0, gamma)
+    o.free_folder(out)
+    settings = Settings(batch_size, schedule, max_new_tokens, temperature, top_p, seed, interval)
+    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    with o.progress() as shown:
+
+        def started(title: str) -> Callable[[], None]:
+            return o.bar(shown, title, len(problems))
+
+        result = compare_methods(
+            loaded, tokenizer, problems, baselines=baselines, budgets=chosen, settings=settings, steering=steering,
+            options={"window": window, "tau": tau, "lam": lam}, started=started,
+        )  # fmt: skip
+    o.console.print(report.table(result.rows))
+    o.console.print(f"FullKV's mean final length: {result.full_length:.1f} tokens; {len(problems)} problems")
+    report.write(out, model, task, result.rows, result.answers, result.full_length)
+    report.draw(out, result.rows)
+    o.console.print(f"-> {out}/results.json, answers.jsonl, accuracy.png, length.png")

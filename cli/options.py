@@ -1,0 +1,82 @@
+"""Options that several commands share, and what they turn into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from skipkv.errors import BadInput
+
+console = Console()
+messages = Console(stderr=True)
+
+Model = Annotated[str, typer.Option(help="Hub name, folder or .gguf file; 'reasoner' is the one that ships.")]
+Task = Annotated[str, typer.Option(help="ledger, ledger-validation, or a .jsonl file with question and answer.")]
+Vectors = Annotated[str, typer.Option(help="Steering vector: a .safetensors file, none, or auto (the reasoner's own).")]
+BatchSize = Annotated[int, typer.Option(help="Rows that decode together.")]
+Schedule = Annotated[str, typer.Option(help="static, grouped (sorted by prompt length) or continuous.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first N problems.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens; a longer one counts as wrong.")]
+Interval = Annotated[int | None, typer.Option(help="Tokens between compressions [half the budget, 16 to 128].")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopP = Annotated[float, typer.Option(help="Nucleus sampling.")]
+Seed = Annotated[int, typer.Option(help="Seed of sampling and clustering.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with a hub model.")]
+Alpha0 = Annotated[float | None, typer.Option(help="Steering strength before the first re-check [the vector's own].")]
+Gamma = Annotated[float | None, typer.Option(help="Added strength per re-check [the vector's own].")]
+Window = Annotated[int, typer.Option(help="Last tokens, which always stay.")]
+Tau = Annotated[float, typer.Option(help="Similarity above which a sentence is redundant (skipkv).")]
+Lam = Annotated[float, typer.Option(help="Weight of importance against redundancy (rkv, skipkv).")]
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A progress display on standard error, gone when it is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=messages, transient=True) as shown:
+        yield shown
+
+
+def bar(shown: Progress, title: str, total: int) -> Callable[[], None]:
+    """A new bar; call the result once per thing done."""
+    task = shown.add_task(title, total=total)
+    return lambda: shown.advance(task)
+
+
+def steering_vector(vectors: str, model: str, alpha0: float | None, gamma: float | None) -> Any:
+    """The steering vector that --vectors means, or None.
+
+    Raises:
+        BadInput: the file is not a steering vector.
+    """
+    from skipkv.evaluation.models import REASONER, REASONER_VECTOR, same_place
+    from skipkv.steering.vectors import load_vector
+
+    if vectors == "none":
+        return None
+    if vectors == "auto":
+        if not same_place(model, REASONER):
+            messages.print(f"no steering: no vector ships for '{model}'; make one with extract-vectors", style="yellow")
+            return None
+        vectors = str(REASONER_VECTOR)
+    return load_vector(Path(vectors)).with_strength(alpha0, gamma)
+
+
+def free_folder(out: Path) -> Path:
+    """Checks that results can go into `out`.
+
+    Raises:
+        BadInput: it is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out is '{out}', which is a file; give a folder")
+    return out

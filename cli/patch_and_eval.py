@@ -1,0 +1,62 @@
+"""skipkv patch-and-eval: one method, one budget, graded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skipkv.cli import options as o
+
+
+def patch_and_eval(
+    model: o.Model = "reasoner",
+    task: o.Task = "ledger",
+    method: Annotated[str, typer.Option(help="full, streamingllm, h2o, snapkv, rkv or skipkv.")] = "skipkv",
+    budget: Annotated[str, typer.Option(help="Slots per head, or a fraction of FullKV's mean final length.")] = "128",
+    full_length: Annotated[float | None, typer.Option(help="FullKV's mean final length, for a fraction.")] = None,
+    full_results: Annotated[Path | None, typer.Option(help="results.json of a compare run, instead.")] = None,
+    vectors: o.Vectors = "auto",
+    alpha0: o.Alpha0 = None,
+    gamma: o.Gamma = None,
+    batch_size: o.BatchSize = 10,
+    schedule: o.Schedule = "continuous",
+    limit: o.Limit = None,
+    max_new_tokens: o.MaxNewTokens = 1024,
+    interval: o.Interval = None,
+    window: o.Window = 8,
+    tau: o.Tau = 0.95,
+    lam: o.Lam = 0.1,
+    temperature: o.Temperature = 0.0,
+    top_p: o.TopP = 1.0,
+    seed: o.Seed = 0,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = "float32",
+    out: Annotated[Path, typer.Option(help="Folder for results.json and answers.jsonl.")] = Path("runs/patch-and-eval"),
+    trust_remote_code: o.Trust = False,
+) -> None:
+    """Patch a model's attention, steer it, and grade its answers."""
+    from skipkv import policies
+    from skipkv.evaluation import report
+    from skipkv.evaluation.budgets import in_slots, length_from, parse
+    from skipkv.evaluation.models import load
+    from skipkv.evaluation.runner import Settings, mean_length, run
+    from skipkv.evaluation.tasks import load as load_task
+
+    length = length_from(full_results) if full_results else full_length
+    slots = None if method == "full" else in_slots(parse(budget), length)
+    policy = policies.build(method, budget=slots, window=window, tau=tau, lam=lam)
+    problems = load_task(task, limit)
+    steering = o.steering_vector(vectors, model, alpha0, gamma)
+    o.free_folder(out)
+    settings = Settings(batch_size, schedule, max_new_tokens, temperature, top_p, seed, interval)
+    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    with o.progress() as shown:
+        row, answers = run(
+            loaded, tokenizer, problems, policy, settings, steering=steering, full_length=length,
+            finished=o.bar(shown, method, len(problems)),
+        )  # fmt: skip
+    o.console.print(report.table([row]))
+    report.write(out, model, task, [row], answers, mean_length(answers) if method == "full" else length)
+    o.console.print(f"-> {out}/results.json, answers.jsonl")

@@ -1,0 +1,1 @@
+"""Files only: problems and the small reasoner. Nothing here is imported by the other rooms."""

@@ -1,0 +1,1 @@
+"""Evaluation: tasks, grading, running methods on them, comparing, reporting."""

@@ -1,0 +1,80 @@
+"""The same problems under several methods and budgets, FullKV first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skipkv import policies
+from skipkv.errors import BadInput
+from skipkv.evaluation.budgets import in_slots
+from skipkv.evaluation.runner import Answer, Row, Settings, mean_length, run
+from skipkv.evaluation.tasks import Problem
+from skipkv.steering.vectors import SteeringVector
+
+FULL, OURS = policies.FullKV.name, policies.SkipKV.name
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows and answers, and FullKV's mean final length in tokens."""
+
+    rows: list[Row]
+    answers: list[Answer]
+    full_length: float
+
+
+def methods_of(baselines: Sequence[str]) -> list[str]:
+    """The methods that run besides FullKV, ours last, each once.
+
+    Raises:
+        BadInput: a baseline is unknown.
+    """
+    for name in baselines:
+        if name not in policies.POLICIES:
+            raise BadInput(f"--baselines has '{name}'; known are {', '.join(policies.POLICIES)}")
+    return [name for name in dict.fromkeys(baselines) if name not in (FULL, OURS)] + [OURS]
+
+
+def runs_of(methods: Sequence[str], steering: SteeringVector | None) -> list[tuple[str, SteeringVector | None]]:
+    """Each method once without steering, and ours a second time with it where there is a vector."""
+    return [(name, None) for name in methods] + ([(OURS, steering)] if steering else [])
+
+
+def compare(
+    model: Any,
+    tokenizer: Any,
+    problems: Sequence[Problem],
+    *,
+    baselines: Sequence[str],
+    budgets: Sequence[int | float],
+    settings: Settings,
+    steering: SteeringVector | None,
+    options: dict[str, Any],
+    started: Callable[[str], Callable[[], None]] = lambda title: lambda: None,
+) -> Comparison:
+    """Runs FullKV, then every method at every budget.
+
+    Args:
+        options: policy options, given to every policy that has them.
+        started: called with a run's title; returns what to call after each of its answers.
+
+    Raises:
+        BadInput: a method is unknown or a budget cannot work; budgets in slots are checked before anything runs.
+    """
+    runs = runs_of(methods_of(baselines), steering)
+    for budget in budgets:
+        if isinstance(budget, int):
+            policies.build(OURS, budget=budget, **options)
+    full, answers = run(model, tokenizer, problems, policies.build(FULL), settings, finished=started(FULL))
+    length = mean_length(answers)
+    rows = [full]
+    chosen = [policies.build(name, budget=in_slots(budget, length), **options) for budget in budgets for name, _ in runs]
+    for policy, (_, vector) in zip(chosen, runs * len(budgets), strict=True):
+        title = f"{policy.name} {policy.budget}" + (" steered" if vector else "")
+        row, more = run(model, tokenizer, problems, policy, settings, steering=vector, full_length=length,
+                        finished=started(title))  # fmt: skip
+        rows.append(row)
+        answers += more
+    return Comparison(rows, answers, length)

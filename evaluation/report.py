@@ -1,0 +1,83 @@
+"""What a run leaves behind: a table, results.json, answers.jsonl, and two pictures."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from io import BytesIO
+from pathlib import Path
+
+from rich.table import Table
+
+from skipkv.evaluation.runner import Answer, Row
+from skipkv.files import write_atomically
+
+
+def label(row: Row) -> str:
+    """The method as the table and the pictures name it."""
+    return row.method + (" + steering" if row.steered else "")
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for the terminal."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("method", "budget", "share", "accuracy", "95 % interval", "new tokens", "non-exec", "tokens/s",
+                  "KV KiB"):  # fmt: skip
+        shown.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
+    for row in rows:
+        low, high = row.accuracy_ci
+        shown.add_row(
+            label(row),
+            "all" if row.budget is None else str(row.budget),
+            "" if row.budget_share is None else f"{row.budget_share:.2f}",
+            f"{row.accuracy:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            f"{row.mean_new_tokens:.1f}",
+            f"{row.nonexec_per_answer:.2f}",
+            f"{row.tokens_per_second:.0f}",
+            f"{row.peak_kv_bytes / 1024:.0f}",
+        )
+    return shown
+
+
+def write(out: Path, model: str, task: str, rows: Sequence[Row], answers: Sequence[Answer], full_length: float | None) -> None:
+    """Writes results.json and answers.jsonl into the folder `out`, each whole or not at all."""
+    results = {"model": model, "task": task, "full_length": full_length, "rows": [asdict(row) for row in rows]}
+    lines = "".join(
+        json.dumps({**asdict(answer), "answer": answer.text.rsplit("</think>", 1)[-1].strip()}, ensure_ascii=False) + "\n"
+        for answer in answers
+    )
+    write_atomically(out / "answers.jsonl", lines)
+    write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def draw(out: Path, rows: Sequence[Row]) -> None:
+    """Draws accuracy.png and length.png: each method over its budgets, FullKV as a line."""
+    picture(out / "accuracy.png", rows, "accuracy", [row.accuracy for row in rows])
+    picture(out / "length.png", rows, "mean new tokens", [row.mean_new_tokens for row in rows])
+
+
+def picture(path: Path, rows: Sequence[Row], title: str, values: Sequence[float]) -> None:
+    """One number over the budget, a line per method."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    for row, value in zip(rows, values, strict=True):
+        if row.budget is None:
+            axes.axhline(value, color="black", linestyle="--", linewidth=1, label=label(row))
+        else:
+            lines[label(row)].append((row.budget, value))
+    for name, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
+    axes.set(xlabel="budget (slots per head)", ylabel=title, ylim=(0, None))
+    axes.legend(frameon=False)
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=150)
+    plt.close(figure)
+    write_atomically(path, drawn.getvalue())

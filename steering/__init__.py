@@ -1,0 +1,1 @@
+"""Steering: sentence functions, activations, clustering and vectors (offline); the adaptive controller (online)."""
