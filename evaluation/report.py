@@ -23,17 +23,15 @@ def label(row: Row) -> str:
 def table(rows: Sequence[Row]) -> Table:
     """The rows for the terminal."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("method", "budget", "share", "accuracy", "95 % interval", "new tokens", "non-exec", "tokens/s",
-                  "KV KiB"):  # fmt: skip
+    for title in ("method", "budget", "accuracy (95 %)", "tokens", "non-exec", "tokens/s", "KV KiB"):
         shown.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
     for row in rows:
         low, high = row.accuracy_ci
+        share = "" if row.budget_share is None else f" ({row.budget_share:.2f})"
         shown.add_row(
             label(row),
-            "all" if row.budget is None else str(row.budget),
-            "" if row.budget_share is None else f"{row.budget_share:.2f}",
-            f"{row.accuracy:.3f}",
-            f"{low:.3f} to {high:.3f}",
+            "all" if row.budget is None else f"{row.budget}{share}",
+            f"{row.accuracy:.3f} ({low:.2f}-{high:.2f})",
             f"{row.mean_new_tokens:.1f}",
             f"{row.nonexec_per_answer:.2f}",
             f"{row.tokens_per_second:.0f}",

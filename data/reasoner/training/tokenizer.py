@@ -5,6 +5,7 @@ Tokens keep the space before them, so decoding is plain concatenation and gives 
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import islice
 from pathlib import Path
@@ -63,10 +64,18 @@ def build() -> PreTrainedTokenizerFast:
     return fast
 
 
-def save(folder: Path) -> PreTrainedTokenizerFast:
-    tokenizer = build()
+def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes the tokenizer so that AutoTokenizer reads tokenizer.json as it stands.
+
+    For Qwen2 models transformers 5 builds its own byte-level tokenizer, whatever class the folder names, unless the folder
+    has an entry of its own in auto_map; without trust in remote code it then falls back to the class named here.
+    """
     tokenizer.save_pretrained(folder)
-    return tokenizer
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config.update(tokenizer_class="PreTrainedTokenizerFast", auto_map={"AutoTokenizer": [None, "tokenizer.Reasoner"]})
+    config.pop("backend", None)
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 if __name__ == "__main__":

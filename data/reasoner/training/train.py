@@ -166,7 +166,7 @@ def save(model: Qwen2ForCausalLM, tokens: PreTrainedTokenizerFast, folder: Path)
         do_sample=False, max_new_tokens=1024, eos_token_id=tokens.eos_token_id, pad_token_id=tokens.pad_token_id
     )
     model.save_pretrained(folder)
-    tokens.save_pretrained(folder)
+    ledger_tokenizer.save(tokens, folder)
 
 
 class Run:
