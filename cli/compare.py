@@ -10,10 +10,17 @@ import typer
 
 from skipkv.cli import options as o
 
+DEFAULT_BASELINES = ["h2o", "rkv"]
+DEFAULT_BUDGETS = ["0.15", "0.25", "0.5"]
+
 
 def compare(
-    baselines: Annotated[list[str], typer.Option(help="Methods beside full and skipkv: --baselines h2o rkv.")] = ["h2o", "rkv"],  # noqa: B006, E501
-    budgets: Annotated[list[str], typer.Option(help="Slots, or fractions of FullKV's mean final length.")] = ["0.15", "0.25", "0.5"],  # noqa: B006, E501
+    baselines: Annotated[
+        list[str], typer.Option(help="Methods beside full and skipkv: --baselines h2o rkv.")
+    ] = DEFAULT_BASELINES,
+    budgets: Annotated[
+        list[str], typer.Option(help="Slots, or fractions of FullKV's mean final length.")
+    ] = DEFAULT_BUDGETS,
     model: o.Model = "reasoner",
     task: o.Task = "ledger",
     vectors: o.Vectors = "auto",
@@ -21,7 +28,7 @@ def compare(
     gamma: o.Gamma = None,
     batch_size: o.BatchSize = 10,
     schedule: o.Schedule = "continuous",
-    limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 50,
+    limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 100,
     max_new_tokens: o.MaxNewTokens = 1024,
     interval: o.Interval = None,
     window: o.Window = 8,
@@ -60,9 +67,16 @@ def compare(
             return o.bar(shown, title, len(problems))
 
         result = compare_methods(
-            loaded, tokenizer, problems, baselines=baselines, budgets=chosen, settings=settings, steering=steering,
-            options={"window": window, "tau": tau, "lam": lam}, started=started,
-        )  # fmt: skip
+            loaded,
+            tokenizer,
+            problems,
+            baselines=baselines,
+            budgets=chosen,
+            settings=settings,
+            steering=steering,
+            options={"window": window, "tau": tau, "lam": lam},
+            started=started,
+        )
     o.console.print(report.table(result.rows))
     o.console.print(f"FullKV's mean final length: {result.full_length:.1f} tokens; {len(problems)} problems")
     report.write(out, model, task, result.rows, result.answers, result.full_length)

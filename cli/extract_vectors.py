@@ -52,13 +52,22 @@ def extract_vectors(
             _, answers = run(loaded, tokenizer, problems, FullKV(), settings, finished=advance)
             found = [Trace(answer.prompt, thinking_of(answer.text)) for answer in answers]
         vector, directions = extract(
-            loaded, tokenizer, found, layers=layers, position=position, alpha0=alpha0, gamma=gamma, seed=seed,
+            loaded,
+            tokenizer,
+            found,
+            layers=layers,
+            position=position,
+            alpha0=alpha0,
+            gamma=gamma,
+            seed=seed,
             progress=lambda indices: shown.track(indices, description="reading states"),
-        )  # fmt: skip
+        )
     table = Table("layer", "silhouette", "probe AUC", "kept", "norm", box=None, header_style="bold")
     for one in directions:
         mark = "*" if one.layer == vector.layer else ""
-        table.add_row(f"{one.layer}{mark}", f"{one.silhouette:.3f}", f"{one.auc:.3f}", f"{one.kept:.2f}", f"{one.norm:.2f}")
+        table.add_row(
+            f"{one.layer}{mark}", f"{one.silhouette:.3f}", f"{one.auc:.3f}", f"{one.kept:.2f}", f"{one.norm:.2f}"
+        )
     o.console.print(table)
     vector.save(out)
     o.console.print(f"layer {vector.layer} -> {out}")

@@ -40,8 +40,13 @@ Lam = Annotated[float, typer.Option(help="Weight of importance against redundanc
 @contextmanager
 def progress() -> Iterator[Progress]:
     """A progress display on standard error, gone when it is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TimeRemainingColumn())  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=messages, transient=True) as shown:
         yield shown
 

@@ -54,9 +54,15 @@ def patch_and_eval(
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     with o.progress() as shown:
         row, answers = run(
-            loaded, tokenizer, problems, policy, settings, steering=steering, full_length=length,
+            loaded,
+            tokenizer,
+            problems,
+            policy,
+            settings,
+            steering=steering,
+            full_length=length,
             finished=o.bar(shown, method, len(problems)),
-        )  # fmt: skip
+        )
     o.console.print(report.table([row]))
     report.write(out, model, task, [row], answers, mean_length(answers) if method == "full" else length)
     o.console.print(f"-> {out}/results.json, answers.jsonl")

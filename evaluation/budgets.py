@@ -50,4 +50,6 @@ def length_from(path: Path) -> float:
     try:
         return float(json.loads(path.read_text())["full_length"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"--full-results is '{path}'; it must be the results.json of a run that measured FullKV") from error
+        raise BadInput(
+            f"--full-results is '{path}'; it must be the results.json of a run that measured FullKV"
+        ) from error

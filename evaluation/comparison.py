@@ -70,11 +70,14 @@ def compare(
     full, answers = run(model, tokenizer, problems, policies.build(FULL), settings, finished=started(FULL))
     length = mean_length(answers)
     rows = [full]
-    chosen = [policies.build(name, budget=in_slots(budget, length), **options) for budget in budgets for name, _ in runs]
+    chosen = [
+        policies.build(name, budget=in_slots(budget, length), **options) for budget in budgets for name, _ in runs
+    ]
     for policy, (_, vector) in zip(chosen, runs * len(budgets), strict=True):
         title = f"{policy.name} {policy.budget}" + (" steered" if vector else "")
-        row, more = run(model, tokenizer, problems, policy, settings, steering=vector, full_length=length,
-                        finished=started(title))  # fmt: skip
+        row, more = run(
+            model, tokenizer, problems, policy, settings, steering=vector, full_length=length, finished=started(title)
+        )
         rows.append(row)
         answers += more
     return Comparison(rows, answers, length)

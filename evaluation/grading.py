@@ -21,6 +21,7 @@ def grade(text: str, gold: str) -> bool:
         gold: the right answer, as plain text or LaTeX.
     """
     final = text.rsplit("</think>", 1)[-1]
+    final = final[max(0, final.rfind("\\boxed")) :]  # the last box is the answer
     # math-verify's own timeouts are signals, which fire in the main thread only; None switches them off.
     answer = parse(final, parsing_timeout=None)
     right = parse(f"\\boxed{{{gold}}}", parsing_timeout=None)

@@ -45,7 +45,9 @@ def load(name: str, *, device: str = "cpu", dtype: str = "float32", trust_remote
         model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], **options)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise BadInput(f"--model is '{name}', which does not load as a folder, .gguf file or hub name: {reason}") from error
+        raise BadInput(
+            f"--model is '{name}', which does not load as a folder, .gguf file or hub name: {reason}"
+        ) from error
     try:
         return model.to(device).eval(), tokenizer
     except RuntimeError as error:

@@ -40,11 +40,14 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def write(out: Path, model: str, task: str, rows: Sequence[Row], answers: Sequence[Answer], full_length: float | None) -> None:
+def write(
+    out: Path, model: str, task: str, rows: Sequence[Row], answers: Sequence[Answer], full_length: float | None
+) -> None:
     """Writes results.json and answers.jsonl into the folder `out`, each whole or not at all."""
     results = {"model": model, "task": task, "full_length": full_length, "rows": [asdict(row) for row in rows]}
     lines = "".join(
-        json.dumps({**asdict(answer), "answer": answer.text.rsplit("</think>", 1)[-1].strip()}, ensure_ascii=False) + "\n"
+        json.dumps({**asdict(answer), "answer": answer.text.rsplit("</think>", 1)[-1].strip()}, ensure_ascii=False)
+        + "\n"
         for answer in answers
     )
     write_atomically(out / "answers.jsonl", lines)

@@ -80,7 +80,7 @@ def attention(
         out, weights = attend_with_weights(query, key, value, mask, scale, cache.span.real.to(query.device))
     else:
         out = attend(query, key, value, mask, scale)
-    cache.layers[module.layer_idx].after_attention(query, key, value, weights)  # type: ignore[index, union-attr]
+    cache.layers[module.layer_idx].after_attention(query, key, value, weights)
     return out, None
 
 
@@ -97,11 +97,15 @@ class Binding:
         self.delimiters = sorted(set(delimiters))
         self.parts = parts_of(model)
         if policy.reads_sentences and not self.delimiters:
-            raise BadInput(f"{policy.name} reads sentences; pass a tokenizer or delimiter_ids, so that it knows their ends")
+            raise BadInput(
+                f"{policy.name} reads sentences; pass a tokenizer or delimiter_ids, so that it knows their ends"
+            )
         if interval < 1:
             raise BadInput(f"interval is {interval}; it must be at least 1 token")
         if steering and not 0 <= steering.layer < len(self.parts.layers):
-            raise BadInput(f"steering layer is {steering.layer}; the model has layers 0 to {len(self.parts.layers) - 1}")
+            raise BadInput(
+                f"steering layer is {steering.layer}; the model has layers 0 to {len(self.parts.layers) - 1}"
+            )
         if steering:  # says now, not in the middle of a run, when the vector is another model's
             steering.start(1, len(self.parts.layers), self.parts.shape.hidden, self.parts.shape.devices[steering.layer])
         self.signature = inspect.signature(type(self.parts.decoder).forward)
@@ -154,18 +158,24 @@ class Binding:
 
     # -- hooks, in the order in which a pass meets them ----------------------------------------------------------------
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+    def _begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
         bound = self.signature.bind(module, *args, **kwargs)
         given = dict(bound.arguments)
         given.update(given.pop("kwargs", {}))
         given.pop("self")
         tokens = given.get("input_ids")
         if tokens is None:
-            raise BadInput("a patched model reads input_ids (sentences and steering look at them); inputs_embeds was given")
+            raise BadInput(
+                "a patched model reads input_ids (sentences and steering look at them); inputs_embeds was given"
+            )
         cache = given.get("past_key_values")
         if not isinstance(cache, SteeredCache):
             if cache is not None and cache.get_seq_length() > 0:
-                raise BadInput(f"past_key_values is a filled {type(cache).__name__}; a patched model fills its own cache")
+                raise BadInput(
+                    f"past_key_values is a filled {type(cache).__name__}; a patched model fills its own cache"
+                )
             cache = self.new_cache(tokens.shape[0])
         mask = given.get("attention_mask")
         if mask is not None and mask.dim() != 2:

@@ -19,7 +19,11 @@ _PUBLIC = {
     "SkipKV": "policies",
     "SnapKV": "policies",
     "StreamingLLM": "policies",
+    "functions_of": "steering.functions",
     "generate": "patches.engine",
+    "grade": "evaluation.grading",
+    "label_sentences": "steering.functions",
+    "load_vector": "steering.vectors",
     "patch": "patches.engine",
 }
 
@@ -28,8 +32,11 @@ __all__ = sorted(_PUBLIC)
 if TYPE_CHECKING:
     from skipkv.cache import BudgetedCache
     from skipkv.errors import BadInput
+    from skipkv.evaluation.grading import grade
     from skipkv.patches.engine import generate, patch
     from skipkv.policies import H2O, RKV, FullKV, SkipKV, SnapKV, StreamingLLM
+    from skipkv.steering.functions import functions_of, label_sentences
+    from skipkv.steering.vectors import load_vector
 
 
 def __getattr__(name: str) -> Any:

@@ -66,7 +66,7 @@ class Slab:
     Attributes:
         keys, values: [layers, rows, kv_heads, slots, head_dim], in the model's dtype.
         positions: [layers, rows, kv_heads, slots] int32, the original position of the token in each slot.
-        queries: [layers, rows, q_heads, window, head_dim], a ring of the last tokens' queries, where the policy reads it.
+        queries: [layers, rows, q_heads, window, head_dim], a ring of the last tokens' queries, where they are read.
         attention: [layers, rows, kv_heads, slots] float32, accumulated over queries, where the policy reads it.
     """
 
@@ -146,7 +146,9 @@ class SlotLayer(CacheLayerMixin):
         last = span.positions.where(span.real, -1).amax(dim=1, keepdim=True)
         wanted = last - (last - torch.arange(window, device=last.device)) % window
         found = (span.positions[:, None] == wanted[..., None]) & span.real[:, None]
-        taken = queries.gather(2, found.int().argmax(dim=2)[:, None, :, None].expand(-1, queries.shape[1], -1, queries.shape[3]))
+        taken = queries.gather(
+            2, found.int().argmax(dim=2)[:, None, :, None].expand(-1, queries.shape[1], -1, queries.shape[3])
+        )
         ring[span.rows] = taken.where(found.any(dim=2)[:, None, :, None], ring[span.rows])
 
     def _write(self, keys: Tensor, values: Tensor, weights: Tensor | None) -> None:

@@ -89,7 +89,7 @@ class Session:
         self.count[rows] += 1
 
     def collect(self) -> list[tuple[int, Result]]:
-        """Takes finished answers out of their rows: (row, result). The one place where the host waits for the device."""
+        """Takes finished answers out of their rows: (row, result). The one place where the host waits."""
         ended = in_table(self.eos, self.last)
         done = (self.request >= 0) & (ended | (self.count >= self.limit))
         rows = done.nonzero()[:, 0]

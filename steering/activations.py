@@ -64,8 +64,7 @@ def record(model: Any, tokenizer: Any, traces: Sequence[Trace], position: str, p
         trace = traces[index]
         prompt = tokenizer.encode(trace.prompt, add_special_tokens=False)
         tokens = torch.tensor([prompt + tokenizer.encode(trace.thinking, add_special_tokens=False)], device=device)
-        ends = in_table(table, tokens[0]).nonzero()[:, 0]
-        ends = ends[ends >= len(prompt)].tolist()
+        ends = [end for end in in_table(table, tokens[0]).nonzero()[:, 0].tolist() if end >= len(prompt)]
         starts = [len(prompt), *(end + 1 for end in ends[:-1])]
         if not ends:
             continue

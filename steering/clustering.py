@@ -1,4 +1,4 @@
-"""From labelled hidden states to a direction: cluster, leave out what lies in another label's cluster, subtract means."""
+"""From labelled hidden states to a direction: cluster, leave out what lies elsewhere, subtract means."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def direction(activations: Activations, layer: int, seed: int) -> LayerDirection
     present = [name for name in FUNCTIONS if (functions == name).any()]
     clusters = KMeans(2 * len(present), n_init=4, random_state=seed).fit_predict(scaled)
     # Each cluster belongs to the function that dominates it.
-    owner = {c: max(present, key=lambda name: (functions[clusters == c] == name).mean()) for c in set(clusters.tolist())}
+    owner = {
+        c: max(present, key=lambda name: (functions[clusters == c] == name).mean()) for c in set(clusters.tolist())
+    }
     kept = np.array([owner[c] == name for c, name in zip(clusters.tolist(), functions, strict=True)])
     if not (kept & nonexec).any() or not (kept & ~nonexec).any():
         kept[:] = True  # the clusters do not follow the labels at all: trust the labels
@@ -78,7 +80,5 @@ def probe_auc(states: np.ndarray, nonexec: np.ndarray, traces: np.ndarray) -> fl
     if folds < 2:
         return float("nan")
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
-    guessed = cross_val_predict(
-        probe, states, nonexec, groups=traces, cv=GroupKFold(folds), method="decision_function"
-    )
+    guessed = cross_val_predict(probe, states, nonexec, groups=traces, cv=GroupKFold(folds), method="decision_function")
     return float(roc_auc_score(nonexec, guessed))

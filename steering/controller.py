@@ -90,7 +90,7 @@ class AdaptiveRows:
         column = torch.arange(tokens.shape[1], device=device)
         opened = column.where(in_table(self.opening, tokens) & real, -1)
         closed = column.where(in_table(self.closing, tokens) & real, -1)
-        # A token is in the thinking when the latest mark at or before it opened the span; before any mark, the row tells.
+        # A token is in the thinking when the latest mark at or before it opened the span; before any, the row tells.
         opened, closed = opened.cummax(dim=1).values, closed.cummax(dim=1).values
         thinking = (opened > closed) | ((opened == closed) & self.thinking[rows, None])
         ends = in_table(self.delimiters, tokens) & real & thinking

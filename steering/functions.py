@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
 from skipkv.steering.controller import MARKERS
 
 CALC, VERIFY, CONCLUDE = "calc", "verify", "conclude"
@@ -15,8 +17,17 @@ NON_EXECUTION = (VERIFY,)
 _MARKED = re.compile("|".join(rf"\b{marker}\b" for marker in MARKERS))
 _CONCLUDING = re.compile(r"\\boxed|\b(the|final) answer\b|^\s*(Therefore|Thus|Hence|In conclusion)\b", re.IGNORECASE)
 _BLOCK = re.compile(r"\S[^\n]*")
-# A sentence ends at . ! or ? that is followed by a space and a capital: so not in "3.5", "e.g. so", or "1. first".
-_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!^\d)(?<!\.\.)[.!?][)\"']*\s+(?=[A-Z\"'(\\$])")
+_LISTED = re.compile(r"\s*(\d+|[a-zA-Z])[.)]$")  # "1." and "b)" open a list item, they do not end a sentence
+
+
+def _punkt() -> PunktSentenceTokenizer:
+    """Punkt with abbreviations of mathematical prose; nothing is downloaded."""
+    parameters = PunktParameters()
+    parameters.abbrev_types = {"e.g", "i.e", "etc", "vs", "cf", "eq", "fig", "no", "approx", "resp", "dr", "mr", "mrs"}
+    return PunktSentenceTokenizer(parameters)
+
+
+_PUNKT = _punkt()
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Sentence:
 
 
 def function_of(sentence: str) -> str:
-    """The function of one sentence: the paper's marker words tell verify (SkipKV, section 3.2), closing words conclude."""
+    """One sentence's function: the paper's marker words tell verify (SkipKV, section 3.2), closing words conclude."""
     if _MARKED.search(sentence):
         return VERIFY
     return CONCLUDE if _CONCLUDING.search(sentence) else CALC
@@ -45,12 +56,15 @@ def label_sentences(text: str) -> list[Sentence]:
     """Cuts a chain of thought into sentences and labels them; together they cover all that is not blank."""
     sentences = []
     for block in _BLOCK.finditer(text):
-        starts = [0, *(match.end() for match in _END.finditer(block.group()))]
-        for start, end in zip(starts, [*starts[1:], len(block.group())], strict=True):
-            piece = block.group()[start:end].rstrip()
-            if piece:
-                begin = block.start() + start
-                sentences.append(Sentence(piece, function_of(piece), begin, begin + len(piece)))
+        line, begin = block.group(), 0
+        ends = [end for _, end in _PUNKT.span_tokenize(line)]
+        for end in [*ends[:-1], len(line)]:
+            piece = line[begin:end].strip()
+            if end < len(line) and _LISTED.match(piece):
+                continue
+            start = block.start() + line.index(piece, begin)
+            sentences.append(Sentence(piece, function_of(piece), start, start + len(piece)))
+            begin = end
     return sentences
 
 

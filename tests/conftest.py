@@ -22,10 +22,18 @@ def tiny_model(family: str, seed: int = 0) -> Any:
     """A random model of 3 layers with weights large enough that its tokens vary; vocabulary 64."""
     torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0, bos_token_id=1, eos_token_id=EOS,
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=EOS,
         **({"sliding_window": None} if family == "Mistral" else {}),
-    )  # fmt: skip
+    )
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -22,8 +22,14 @@ def answers(model: Any, policy: policies.Policy, prompts: list[list[int]], **opt
 
 
 def plain(model: Any, prompt: list[int]) -> list[int]:
-    written = model.generate(input_ids=torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(),
-                             do_sample=False, max_new_tokens=60, eos_token_id=EOS, pad_token_id=0)  # fmt: skip
+    written = model.generate(
+        input_ids=torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt)).long(),
+        do_sample=False,
+        max_new_tokens=60,
+        eos_token_id=EOS,
+        pad_token_id=0,
+    )
     return written[0, len(prompt) :].tolist()
 
 
@@ -56,12 +62,14 @@ def test_generate_within_the_patch_writes_what_our_loop_writes(name: str, side: 
     pads = [width - len(prompt) for prompt in PROMPTS]
     left = side == "left"
     ids = torch.tensor([[0] * p + q if left else q + [0] * p for p, q in zip(pads, PROMPTS, strict=True)])
-    mask = torch.tensor([[0] * p + [1] * len(q) if left else [1] * len(q) + [0] * p
-                         for p, q in zip(pads, PROMPTS, strict=True)])  # fmt: skip
+    mask = torch.tensor(
+        [[0] * p + [1] * len(q) if left else [1] * len(q) + [0] * p for p, q in zip(pads, PROMPTS, strict=True)]
+    )
     with skipkv.patch(model, policy, delimiter_ids=DELIMITERS):
         if left:
-            written = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=60,
-                                     eos_token_id=EOS, pad_token_id=0)[:, width:]  # fmt: skip
+            written = model.generate(
+                input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=60, eos_token_id=EOS, pad_token_id=0
+            )[:, width:]
             for index, row in enumerate(written.tolist()):
                 assert row[: len(alone[index])] == alone[index]
         else:  # generate wants left padding; the forward pass takes both
@@ -78,8 +86,15 @@ def test_kept_positions_do_not_depend_on_the_batch() -> None:
         ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
         with skipkv.patch(model, policy, delimiter_ids=DELIMITERS) as binding:
-            model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=40, min_new_tokens=40,
-                           eos_token_id=EOS, pad_token_id=0)  # fmt: skip
+            model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=False,
+                max_new_tokens=40,
+                min_new_tokens=40,
+                eos_token_id=EOS,
+                pad_token_id=0,
+            )
         assert binding.cache.compressions > 0
         return binding.cache.report()["positions"]
 
@@ -92,7 +107,11 @@ def test_kept_positions_do_not_depend_on_the_batch() -> None:
 def test_after_the_patch_the_model_is_what_it_was() -> None:
     model = tiny_model("Qwen3")
     ids = torch.tensor([PROMPTS[1]])
-    before, setting, attributes = model(ids).logits, model.config._attn_implementation, set(vars(model.model.layers[0].self_attn))
+    before, setting, attributes = (
+        model(ids).logits,
+        model.config._attn_implementation,
+        set(vars(model.model.layers[0].self_attn)),
+    )
     with pytest.raises(RuntimeError, match="in the middle"), skipkv.patch(model, policies.RKV(budget=24)):
         model(ids)
         raise RuntimeError("in the middle")
@@ -122,8 +141,15 @@ def test_memory_is_what_the_budget_says() -> None:
     model = tiny_model("Llama")
     with skipkv.patch(model, policies.RKV(budget=24), interval=16) as binding:
         for length in (50, 90):
-            model.generate(input_ids=torch.tensor([PROMPTS[0]] * 2), attention_mask=torch.ones(2, 5).long(), pad_token_id=0,
-                           do_sample=False, max_new_tokens=length, min_new_tokens=length, eos_token_id=EOS)  # fmt: skip
+            model.generate(
+                input_ids=torch.tensor([PROMPTS[0]] * 2),
+                attention_mask=torch.ones(2, 5).long(),
+                pad_token_id=0,
+                do_sample=False,
+                max_new_tokens=length,
+                min_new_tokens=length,
+                eos_token_id=EOS,
+            )
             # layers x rows x kv_heads x (budget + interval) x head_dim, keys and values, 4 bytes each
             assert binding.cache.report()["peak_kv_bytes"] == 3 * 2 * 2 * (24 + 16) * 8 * 2 * 4
 

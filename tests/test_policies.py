@@ -22,9 +22,13 @@ def test_keeps_what_the_authors_code_keeps(name: str, case: str) -> None:
     with safe_open(GOLDENS, "pt") as file:
         told = json.loads(file.metadata()[case])
         policy = policies.build(
-            name, budget=told["budget"], window=told["window"], kernel_size=told["kernel_size"],
-            lam=told["mix_lambda"], sinks=told["first_tokens"],
-        )  # fmt: skip
+            name,
+            budget=told["budget"],
+            window=told["window"],
+            kernel_size=told["kernel_size"],
+            lam=told["mix_lambda"],
+            sinks=told["first_tokens"],
+        )
         kept = policy.keep(file.get_tensor(f"{case}.keys"), file.get_tensor(f"{case}.queries"))
         assert torch.equal(kept, file.get_tensor(f"{case}.{name}"))
 

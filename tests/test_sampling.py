@@ -10,7 +10,9 @@ from skipkv.sampling import Sampling, uniform
 def test_draws_follow_the_softmax() -> None:
     logits = torch.tensor([0.1, 1.0, -0.7, 2.0])
     rows = 20000
-    drawn = Sampling(temperature=0.7, seed=3).draw(logits.expand(rows, -1), torch.arange(rows), torch.zeros(rows).long())
+    drawn = Sampling(temperature=0.7, seed=3).draw(
+        logits.expand(rows, -1), torch.arange(rows), torch.zeros(rows).long()
+    )
     share = drawn.bincount(minlength=4) / rows
     torch.testing.assert_close(share, (logits / 0.7).softmax(dim=0), atol=0.012, rtol=0)
 

@@ -36,7 +36,9 @@ def test_penalties_match_the_formulas(chunk: int) -> None:
     for start in range(0, 40, chunk):
         piece = slice(start, start + chunk)
         positions = torch.arange(40)[piece].expand(3, -1)
-        tracker.add(rows, tokens[:, piece], positions, states[:, piece], torch.ones_like(tokens[:, piece], dtype=torch.bool))
+        tracker.add(
+            rows, tokens[:, piece], positions, states[:, piece], torch.ones_like(tokens[:, piece], dtype=torch.bool)
+        )
     tracker.judge(rows)
     found = tracker.penalty(rows, torch.arange(40).expand(1, 3, 1, 40))[0, :, 0]
     assert (found > 0).any()

@@ -27,7 +27,7 @@ def load(path: Path, instruction: str = BOXED) -> list[Problem]:
             answer = str(row["answer"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(
-                f"'{path}' line {number} is no problem; each line is a JSON object with question (or problem) and answer"
+                f"'{path}' line {number} is no problem; each line is an object with question (or problem) and answer"
             ) from error
         problems.append(Problem(question, answer.split("####")[-1].strip(), instruction))
     if not problems:

@@ -16,9 +16,7 @@ from skipkv.policies.streamingllm import StreamingLLM
 
 __all__ = ["H2O", "POLICIES", "RKV", "FullKV", "Policy", "SkipKV", "SnapKV", "StreamingLLM", "build"]
 
-POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (FullKV, StreamingLLM, H2O, SnapKV, RKV, SkipKV)
-}
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (FullKV, StreamingLLM, H2O, SnapKV, RKV, SkipKV)}
 
 
 def build(name: str, **options: Any) -> Policy:

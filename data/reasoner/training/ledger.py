@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-NAMES = "Ann Ben Cid Dan Eva Gus Ida Joe Kim Leo Mia Ned Pam Ron Sue Tom".split()
-ITEMS = "apples books coins cards eggs keys maps nuts pens shells stamps stones".split()
+NAMES = ["Ann", "Ben", "Cid", "Dan", "Eva", "Gus", "Ida", "Joe", "Kim", "Leo", "Mia", "Ned", "Pam", "Ron", "Sue", "Tom"]
+ITEMS = ["apples", "books", "coins", "cards", "eggs", "keys", "maps", "nuts", "pens", "shells", "stamps", "stones"]
 LARGEST_VALUE = 99
 
-HELD_OUT = {"test": range(0, 2), "validation": range(2, 4)}  # hash buckets of 100; all others are for training
+HELD_OUT = {"test": range(2), "validation": range(2, 4)}  # hash buckets of 100; all others are for training
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ def response(rng: random.Random, problem: Problem) -> str:
 def drill(rng: random.Random, problem: Problem) -> tuple[str, str]:
     """Question and response of a look-up drill: every fact of a problem, said once more in another order.
 
-    In whole answers most sentences repeat a recent one, and copying from nearby is learned in place of looking a fact up
-    in the question by its name; drills teach the look-up itself.
+    In whole answers most sentences repeat a recent one, and copying from nearby is learned in place of looking a fact
+    up in the question by its name; drills teach the look-up itself.
     """
     facts = rng.choices(problem.listed, k=2 * len(problem.listed))
     said = (f"so I need {f.other}" if f.relation else f"so {f.name} = {f.amount}" for f in facts)

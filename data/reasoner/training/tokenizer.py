@@ -34,7 +34,18 @@ def words() -> list[str]:
     splitter = pre_tokenizers.Split(Regex(PIECES), "isolated")
     digits = [prefix + str(digit) for digit in range(10) for prefix in ("", " ")]
     names = [f" {name}{mark}" for name in ledger.NAMES for mark in ("", ":", " =")]
-    found = {*digits, *names, *(f" {item}" for item in ledger.ITEMS), "\n\n", ".\n\n", "?", "?\n", "?\n\n", ")\n", ")\n\n"}
+    found = {
+        *digits,
+        *names,
+        *(f" {item}" for item in ledger.ITEMS),
+        "\n\n",
+        ".\n\n",
+        "?",
+        "?\n",
+        "?\n\n",
+        ")\n",
+        ")\n\n",
+    }
     for problem, rng in islice(ledger.problems(0, "train", range(1, 8)), 3000):
         text = problem.question() + "\n" + ledger.response(rng, problem) + "".join(ledger.drill(rng, problem))
         for mark in THINK:
@@ -67,8 +78,8 @@ def build() -> PreTrainedTokenizerFast:
 def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Writes the tokenizer so that AutoTokenizer reads tokenizer.json as it stands.
 
-    For Qwen2 models transformers 5 builds its own byte-level tokenizer, whatever class the folder names, unless the folder
-    has an entry of its own in auto_map; without trust in remote code it then falls back to the class named here.
+    For Qwen2 models transformers 5 builds its own byte-level tokenizer, whatever class the folder names, unless the
+    folder has an entry in auto_map; without trust in remote code it then falls back to the class named here.
     """
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"

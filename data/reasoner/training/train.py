@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 import ledger
+import matplotlib.pyplot as plt
 import tokenizer as ledger_tokenizer
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,6 +28,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config,
 
 GROUP = 8  # steps whose sequences are drawn together, sorted by length and cut into batches of little padding
 IGNORED = -100
+VALIDATED = (3, 5, 7)  # chain lengths whose answers are checked along the way
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ def drill_share(step: int, steps: int) -> float:
 
 
 def prompt_of(tokens: PreTrainedTokenizerFast, question: str) -> str:
-    return tokens.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True,
-                                      tokenize=False)  # fmt: skip
+    return tokens.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
+    )
 
 
 def encode(tokens: PreTrainedTokenizerFast, question: str, response: str) -> tuple[list[int], int]:
@@ -153,12 +156,30 @@ def validate(model: Qwen2ForCausalLM, tokens: PreTrainedTokenizerFast, count: in
     prompts = [prompt_of(tokens, problem.question()) for problem in drawn]
     batch = tokens(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
     model.eval()
-    written = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], do_sample=False,
-                             max_new_tokens=900, pad_token_id=tokens.pad_token_id,
-                             eos_token_id=tokens.eos_token_id)  # fmt: skip
+    written = model.generate(
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        do_sample=False,
+        max_new_tokens=900,
+        pad_token_id=tokens.pad_token_id,
+        eos_token_id=tokens.eos_token_id,
+    )
     model.train()
     texts = tokens.batch_decode(written[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     return sum(text.endswith(f"\\boxed{{{p.answer()}}}") for text, p in zip(texts, drawn, strict=True)) / count
+
+
+def draw_curve(log: list[dict[str, float]], path: Path) -> None:
+    """The training curve: loss, and the share of right validation answers by the length of the chain."""
+    figure, (loss, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    steps = [entry["step"] for entry in log]
+    loss.semilogy(steps, [entry["loss"] for entry in log])
+    loss.set(xlabel="step", ylabel="loss on the response, mean since the last point")
+    for count in VALIDATED:
+        right.plot(steps, [entry[f"right_{count}"] for entry in log], label=f"{count} quantities")
+    right.set(xlabel="step", ylabel="right answers (40 validation problems)", ylim=(0, 1.02))
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def save(model: Qwen2ForCausalLM, tokens: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -188,11 +209,15 @@ class Run:
             self.step, self.log, self.seconds = state["step"], state["log"], state["seconds"]
 
     def keep(self) -> None:
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
-                 "log": self.log, "seconds": self.seconds}  # fmt: skip
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "log": self.log,
+            "seconds": self.seconds,
+        }
         torch.save(state, self.checkpoint.with_suffix(".new"))
         os.replace(self.checkpoint.with_suffix(".new"), self.checkpoint)
-        (self.options.work / "training_log.json").write_text(json.dumps(self.log, indent=1) + "\n")
 
     def learn(self, ids: Tensor, labels: Tensor) -> float:
         for group in self.optimizer.param_groups:
@@ -222,13 +247,16 @@ def main() -> None:
                 progress.update(task, completed=run.step, description=f"loss {losses[-1]:.3f}")
             if run.step % options.validate_every < GROUP or run.step >= options.steps:
                 run.seconds += time.monotonic() - started
-                scores = {f"right_{n}": validate(run.model, run.tokens, 40, range(n, n + 1)) for n in (3, 5, 7)}
-                run.log.append({"step": run.step, "loss": sum(losses) / len(losses), "minutes": run.seconds / 60,
-                                **scores})  # fmt: skip
+                scores = {f"right_{n}": validate(run.model, run.tokens, 40, range(n, n + 1)) for n in VALIDATED}
+                run.log.append(
+                    {"step": run.step, "loss": sum(losses) / len(losses), "minutes": run.seconds / 60, **scores}
+                )
                 progress.console.print(json.dumps(run.log[-1]))
                 run.keep()
                 losses, started = [], time.monotonic()
     save(run.model, run.tokens, options.out)
+    draw_curve(run.log, options.out / "training.png")
+    (options.out / "training_log.json").write_text(json.dumps(run.log, indent=1) + "\n")
     print(f"{options.steps} steps in {run.seconds / 60:.0f} minutes -> {options.out}")
 
 

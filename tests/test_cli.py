@@ -1,0 +1,109 @@
+"""The commands as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from skipkv.cli.app import repeat_options, run
+from skipkv.steering.controller import ThinkTokens
+from skipkv.steering.vectors import SteeringVector
+
+
+def test_several_values_after_one_option() -> None:
+    assert repeat_options(["compare", "--baselines", "h2o", "rkv", "--limit", "3"]) == [
+        "compare",
+        "--baselines",
+        "h2o",
+        "--baselines",
+        "rkv",
+        "--limit",
+        "3",
+    ]
+
+
+def test_compare_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    code = run(["compare", "--baselines", "h2o", "rkv", "--budgets", "0.25", "100", "--limit", "6", "--out", str(out)])
+    assert code == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["task"] == "ledger"
+    expected = [("full", False)] + [("h2o", False), ("rkv", False), ("skipkv", False), ("skipkv", True)] * 2
+    assert [(row["method"], row["steered"]) for row in results["rows"]] == expected
+    full, fraction, slots = results["rows"][0], results["rows"][1], results["rows"][5]
+    assert fraction["budget"] == round(0.25 * results["full_length"]) and slots["budget"] == 100
+    assert slots["peak_kv_bytes"] < full["peak_kv_bytes"]
+    for row in results["rows"]:
+        assert set(row) >= {
+            "method",
+            "budget",
+            "budget_share",
+            "n",
+            "accuracy",
+            "accuracy_ci",
+            "mean_new_tokens",
+            "nonexec_per_answer",
+            "tokens_per_second",
+            "peak_kv_bytes",
+            "steered",
+        }
+        assert row["n"] == 6 and row["accuracy_ci"][0] <= row["accuracy"] <= row["accuracy_ci"][1]
+    answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert len(answers) == 6 * 9
+    assert set(answers[0]) >= {"prompt", "text", "answer", "correct", "new_tokens"}
+    assert full["accuracy"] == sum(answer["correct"] for answer in answers[:6]) / 6
+    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG") and (out / "length.png").exists()
+    assert "skipkv" in capsys.readouterr().out
+
+
+def test_extract_then_evaluate(tmp_path: Path) -> None:
+    vector, out = tmp_path / "v.safetensors", tmp_path / "run"
+    assert run(["extract-vectors", "--limit", "12", "--layer", "2", "--out", str(vector)]) == 0
+    assert run(["patch-and-eval", "--budget", "100", "--limit", "3", "--vectors", str(vector), "--out", str(out)]) == 0
+    (row,) = json.loads((out / "results.json").read_text())["rows"]
+    assert (row["method"], row["budget"], row["steered"], row["n"]) == ("skipkv", 100, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "--baselines", "h2o", "best"], "'best'"),
+        (["compare", "--budgets", "many"], "'many'"),
+        (["compare", "--budgets", "8"], "above the window of 8"),
+        (["compare", "--task", "chess"], "'chess'"),
+        (["compare", "--task", "missing.jsonl"], "no such file"),
+        (["compare", "--limit", "0"], "--limit is 0"),
+        (["compare", "--model", "/nowhere/model"], "/nowhere/model"),
+        (["compare", "--model", "missing.gguf"], "missing.gguf"),
+        (["compare", "--schedule", "fast"], "'fast'"),
+        (["compare", "--vectors", "missing.safetensors"], "missing.safetensors"),
+        (["compare", "--batch-size", "0"], "batch_size is 0"),
+        (["compare", "--dtype", "int8"], "int8"),
+        (["patch-and-eval", "--method", "best"], "'best'"),
+        (["patch-and-eval", "--budget", "0.25"], "--full-length"),
+        (["patch-and-eval", "--full-results", "missing.json", "--budget", "0.25"], "--full-results"),
+        (["extract-vectors", "--layer", "99"], "from 0 to"),
+        (["extract-vectors", "--traces", "missing.jsonl"], "missing.jsonl"),
+        (["extract-vectors", "--position", "middle"], "'middle'"),
+        (["compare", "--bogus", "1"], "--bogus"),
+        (["compare", "--limit", "few"], "few"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*arguments, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and error.startswith("skipkv: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_models_vector_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "v.safetensors", tmp_path / "out"
+    SteeringVector(torch.ones(7), 1, ThinkTokens([1], [], [], [])).save(path)
+    assert run(["patch-and-eval", "--vectors", str(path), "--out", str(out)]) == 2
+    assert "7 numbers" in capsys.readouterr().err and not out.exists()

@@ -1,0 +1,71 @@
+"""Grading, budgets, intervals and tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import SHARED
+
+import skipkv
+from skipkv.evaluation import budgets, tasks
+from skipkv.evaluation.metrics import wilson
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "right"),
+    [
+        ("\\boxed{42}", "42", True),
+        ("<think>\n\\boxed{41}\n</think>\n\n\\boxed{42}", "42", True),
+        ("<think>\nso 42, \\boxed{42}\n</think>\n\n\\boxed{41}", "42", False),
+        ("<think>\nso 42, \\boxed{42}\n</think>\n\nI do not know.", "42", False),
+        ("first \\boxed{1}, then \\boxed{2}", "2", True),
+        ("\\boxed{\\frac{1}{2}}", "0.5", True),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{2}{4}", True),
+        ("\\boxed{1/3}", "\\frac{1}{2}", False),
+        ("\\boxed{(1,2)}", "(1, 2)", True),
+        ("\\boxed{(2,1)}", "(1, 2)", False),
+        ("\\boxed{x^2+2x+1}", "(x+1)^2", True),
+        ("", "3", False),
+    ],
+)
+def test_grades(text: str, gold: str, right: bool) -> None:
+    assert skipkv.grade(text, gold) is right
+
+
+def test_budgets_are_slots_or_fractions() -> None:
+    assert budgets.parse("512") == 512 and budgets.parse("0.25") == 0.25
+    assert budgets.in_slots(0.25, 400.0) == 100 and budgets.in_slots(77, None) == 77
+    for bad in ("0", "-3", "1.5", "many"):
+        with pytest.raises(skipkv.BadInput, match="whole number of slots"):
+            budgets.parse(bad)
+    with pytest.raises(skipkv.BadInput, match="--full-length"):
+        budgets.in_slots(0.25, None)
+
+
+def test_wilson_interval() -> None:
+    # Newcombe 1998, table I: 81 of 263 gives 0.2553 to 0.3662.
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(0, 20)[0] == 0.0 and wilson(20, 20)[1] == 1.0
+
+
+def test_jsonl_rows_are_read_and_bad_ones_refused(tmp_path: Path) -> None:
+    path = tmp_path / "task.jsonl"
+    path.write_text(
+        json.dumps({"problem": "1+1?", "answer": "thus\n#### 2"}) + "\n\n" + json.dumps({"question": "?", "answer": 3})
+    )
+    assert [problem.answer for problem in tasks.load(str(path))] == ["2", "3"]
+    path.write_text('{"question": "?"}\n')
+    with pytest.raises(skipkv.BadInput, match="line 1"):
+        tasks.load(str(path))
+    path.write_text("\n")
+    with pytest.raises(skipkv.BadInput, match="holds no problem"):
+        tasks.load(str(path))
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the public sets are not here")
+def test_public_sets_load() -> None:
+    assert len(tasks.load(str(SHARED / "data" / "gsm8k_test.jsonl"))) == 1319
+    assert len(tasks.load(str(SHARED / "data" / "math500.jsonl"))) == 500
+    assert len(tasks.load(str(SHARED / "data" / "aime24.jsonl"))) == 30
