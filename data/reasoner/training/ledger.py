@@ -22,7 +22,7 @@ from pathlib import Path
 
 NAMES = ["Ann", "Ben", "Cid", "Dan", "Eva", "Gus", "Ida", "Joe", "Kim", "Leo", "Mia", "Ned", "Pam", "Ron", "Sue", "Tom"]
 ITEMS = ["apples", "books", "coins", "cards", "eggs", "keys", "maps", "nuts", "pens", "shells", "stamps", "stones"]
-LARGEST_VALUE = 99
+LARGEST_VALUE = 50
 
 HELD_OUT = {"test": range(2), "validation": range(2, 4)}  # hash buckets of 100; all others are for training
 
@@ -107,7 +107,7 @@ def random_problem(rng: random.Random, quantities: int) -> Problem:
     """A problem whose chain has `quantities` facts, with two to four distractors that hang on it or on each other."""
     names = rng.sample(NAMES, quantities + rng.randint(2, 4))
     chain_names, extra_names = names[:quantities], names[quantities:]
-    facts = [Fact(chain_names[0], rng.randint(3, 30))]
+    facts = [Fact(chain_names[0], rng.randint(3, 20))]
     values = {facts[0].name: facts[0].amount}
     for name, other in zip(chain_names[1:], chain_names, strict=False):
         facts.append(random_fact(rng, name, other, values[other]))
@@ -116,7 +116,7 @@ def random_problem(rng: random.Random, quantities: int) -> Problem:
     for name in extra_names:
         other = rng.choice(list(values))
         plain = rng.random() < 0.25
-        facts.append(Fact(name, rng.randint(3, 30)) if plain else random_fact(rng, name, other, values[other]))
+        facts.append(Fact(name, rng.randint(3, 20)) if plain else random_fact(rng, name, other, values[other]))
         values[name] = facts[-1].amount if plain else facts[-1].value(values[other])
     rng.shuffle(facts)
     together = rng.choice(chain_names[:-1]) if quantities > 1 and rng.random() < 0.5 else ""
@@ -153,13 +153,13 @@ def sentences(rng: random.Random, problem: Problem) -> Iterator[str]:
     temper = rng.choices([temper for _, temper in TEMPERS], [share for share, _ in TEMPERS])[0]
     values, base, target = problem.values(), problem.chain[-1], problem.chain[0]
     for fact in problem.chain[:-1]:
-        yield f"Look up {fact.text()}, so I need {fact.other}.\n"
+        yield f"Look up {fact.text()}, so {fact.other} gives {fact.name}.\n"
         if rng.random() < temper.plan:
             yield plan_check(rng, fact)
     yield f"Look up {base.text()}, so {base.name} = {base.amount}.\n"
     for fact in reversed(problem.chain[:-1]):
         other = values[fact.other]
-        yield f"Now {fact.text()}, {fact.sum_text(other)}, so {fact.name} = {fact.value(other)}.\n"
+        yield f"Now {fact.other} gives {fact.text()}, {fact.sum_text(other)}, so {fact.name} = {fact.value(other)}.\n"
         yield from checks_of_calc(rng, temper, fact, other)
     if problem.together:
         total = f"{values[target.name]} + {values[problem.together]} = {problem.answer()}"
@@ -182,10 +182,24 @@ def drill(rng: random.Random, problem: Problem) -> tuple[str, str]:
     up in the question by its name; drills teach the look-up itself.
     """
     facts = rng.choices(problem.listed, k=2 * len(problem.listed))
-    said = (f"so I need {f.other}" if f.relation else f"so {f.name} = {f.amount}" for f in facts)
+    said = (f"so {f.other} gives {f.name}" if f.relation else f"so {f.name} = {f.amount}" for f in facts)
     text = "".join(f"Look up {fact.text()}, {rest}.\n" for fact, rest in zip(facts, said, strict=True))
     listing = problem.question().rsplit("\n", 1)[0]
     return f"{listing}\nWhat do you know?", f"{text}</think>"
+
+
+def sums(rng: random.Random) -> tuple[str, str]:
+    """Question and response of an arithmetic drill: a dozen computations of the kinds that answers hold."""
+    said = []
+    for _ in range(12):
+        value = rng.randint(2, LARGEST_VALUE)
+        if rng.random() < 0.25:
+            other = rng.randint(2, LARGEST_VALUE)
+            said.append(f"{value} + {other} = {value + other}")
+        else:
+            said.append(random_fact(rng, "", "", value).sum_text(value, swapped=rng.random() < 0.3))
+    asked = "".join(f"- {one.split(' =')[0]}.\n" for one in said)
+    return f"{asked}What do you add?", "".join(f"Now {one}.\n" for one in said) + "</think>"
 
 
 def problems(seed: int, split: str, quantities: range) -> Iterator[tuple[Problem, random.Random]]:
@@ -204,7 +218,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least", type=int, default=3, help="quantities on the shortest chain")
-    parser.add_argument("--most", type=int, default=7, help="quantities on the longest chain")
+    parser.add_argument("--most", type=int, default=6, help="quantities on the longest chain")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     drawn = problems(options.seed, options.split, range(options.least, options.most + 1))

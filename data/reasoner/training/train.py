@@ -28,7 +28,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config,
 
 GROUP = 8  # steps whose sequences are drawn together, sorted by length and cut into batches of little padding
 IGNORED = -100
-VALIDATED = (3, 5, 7)  # chain lengths whose answers are checked along the way
+VALIDATED = (3, 4, 6)  # chain lengths whose answers are checked along the way
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Options:
 
 def read_options() -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=4800)
+    parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--batch", type=int, default=24, help="sequences per step")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument("--recall", type=int, default=1200, help="first steps, on repeated random tokens")
+    parser.add_argument("--recall", type=int, default=1000, help="first steps, on repeated random tokens")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--validate-every", type=int, default=250)
+    parser.add_argument("--validate-every", type=int, default=400)
     parser.add_argument("--out", type=Path, default=Path("data/reasoner"))
     parser.add_argument("--work", type=Path, default=Path("build/reasoner"), help="folder of the checkpoint and log")
     return Options(**vars(parser.parse_args()))
@@ -80,13 +80,13 @@ def build_model(options: Options, tokens: PreTrainedTokenizerFast) -> Qwen2ForCa
 
 
 def longest_chain(step: int, steps: int) -> int:
-    """The curriculum: chains of up to 3 quantities at first, up to 7 from six tenths of the run on."""
-    return 3 + min(4, int(5 * step / (0.6 * steps)))
+    """The curriculum: chains of up to 3 quantities at first, up to 6 from half of the run on."""
+    return 3 + min(3, int(4 * step / (0.5 * steps)))
 
 
 def drill_share(step: int, steps: int) -> float:
-    """Share of look-up drills among the sequences: most of them at first, few from four tenths of the run on."""
-    return max(0.1, 0.9 - 0.8 * step / (0.4 * steps))
+    """Share of drills among the sequences: most of them at first, few from half of the run on."""
+    return max(0.15, 0.95 - 0.8 * step / (0.5 * steps))
 
 
 def prompt_of(tokens: PreTrainedTokenizerFast, question: str) -> str:
@@ -126,7 +126,9 @@ def draw_group(options: Options, tokens: PreTrainedTokenizerFast, group: int) ->
     drawn = []
     for problem, rng in islice(source, GROUP * options.batch):
         answer = (problem.question(), ledger.response(rng, problem))
-        drawn.append(encode(tokens, *(ledger.drill(rng, problem) if rng.random() < drills else answer)))
+        if rng.random() < drills:
+            answer = ledger.drill(rng, problem) if rng.random() < 0.6 else ledger.sums(rng)
+        drawn.append(encode(tokens, *answer))
     drawn.sort(key=lambda pair: len(pair[0]))
     batches = []
     for start in range(0, len(drawn), options.batch):
@@ -160,7 +162,7 @@ def validate(model: Qwen2ForCausalLM, tokens: PreTrainedTokenizerFast, count: in
         input_ids=batch["input_ids"],
         attention_mask=batch["attention_mask"],
         do_sample=False,
-        max_new_tokens=900,
+        max_new_tokens=600,
         pad_token_id=tokens.pad_token_id,
         eos_token_id=tokens.eos_token_id,
     )
@@ -177,7 +179,7 @@ def draw_curve(log: list[dict[str, float]], path: Path) -> None:
     loss.set(xlabel="step", ylabel="loss on the response, mean since the last point")
     for count in VALIDATED:
         right.plot(steps, [entry[f"right_{count}"] for entry in log], label=f"{count} quantities")
-    right.set(xlabel="step", ylabel="right answers (40 validation problems)", ylim=(0, 1.02))
+    right.set(xlabel="step", ylabel="right answers (30 validation problems)", ylim=(0, 1.02))
     right.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
@@ -247,7 +249,7 @@ def main() -> None:
                 progress.update(task, completed=run.step, description=f"loss {losses[-1]:.3f}")
             if run.step % options.validate_every < GROUP or run.step >= options.steps:
                 run.seconds += time.monotonic() - started
-                scores = {f"right_{n}": validate(run.model, run.tokens, 40, range(n, n + 1)) for n in VALIDATED}
+                scores = {f"right_{n}": validate(run.model, run.tokens, 30, range(n, n + 1)) for n in VALIDATED}
                 run.log.append(
                     {"step": run.step, "loss": sum(losses) / len(losses), "minutes": run.seconds / 60, **scores}
                 )
