@@ -48,19 +48,21 @@ def compare(
     """
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import parse
+    from skipkv.evaluation.comparison import check
     from skipkv.evaluation.comparison import compare as compare_methods
-    from skipkv.evaluation.comparison import methods_of
     from skipkv.evaluation.models import load
     from skipkv.evaluation.runner import Settings
     from skipkv.evaluation.tasks import load as load_task
 
-    methods_of(baselines)
     chosen = [parse(budget) for budget in budgets]
+    options = {"window": window, "tau": tau, "lam": lam}
+    check(baselines, chosen, options)
     problems = load_task(task, limit)
     steering = o.steering_vector(vectors, model, alpha0, gamma)
     o.free_folder(out)
     settings = Settings(batch_size, schedule, max_new_tokens, temperature, top_p, seed, interval)
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    o.tell_unsteered(vectors, steering)
     with o.progress() as shown:
 
         def started(title: str) -> Callable[[], None]:
@@ -74,7 +76,7 @@ def compare(
             budgets=chosen,
             settings=settings,
             steering=steering,
-            options={"window": window, "tau": tau, "lam": lam},
+            options=options,
             started=started,
         )
     o.console.print(report.table(result.rows))

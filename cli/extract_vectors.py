@@ -38,9 +38,10 @@ def extract_vectors(
     from skipkv.patches.families import parts_of
     from skipkv.policies import FullKV
     from skipkv.steering.activations import Trace
-    from skipkv.steering.extraction import extract, layers_asked, read_traces
+    from skipkv.steering.extraction import check_position, extract, layers_asked, read_traces
     from skipkv.steering.functions import thinking_of
 
+    check_position(position)
     found = read_traces(traces)[:limit] if traces else []
     problems = [] if traces else load_task(task, limit)
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)

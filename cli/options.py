@@ -70,10 +70,15 @@ def steering_vector(vectors: str, model: str, alpha0: float | None, gamma: float
         return None
     if vectors == "auto":
         if not same_place(model, REASONER):
-            messages.print(f"no steering: no vector ships for '{model}'; make one with extract-vectors", style="yellow")
             return None
         vectors = str(REASONER_VECTOR)
     return load_vector(Path(vectors)).with_strength(alpha0, gamma)
+
+
+def tell_unsteered(vectors: str, steering: Any) -> None:
+    """Says that nothing is steered, where the user may think so."""
+    if vectors == "auto" and steering is None:
+        messages.print("no steering: no vector ships for this model; make one with extract-vectors", style="yellow")
 
 
 def free_folder(out: Path) -> Path:

@@ -52,6 +52,7 @@ def patch_and_eval(
     o.free_folder(out)
     settings = Settings(batch_size, schedule, max_new_tokens, temperature, top_p, seed, interval)
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    o.tell_unsteered(vectors, steering)
     with o.progress() as shown:
         row, answers = run(
             loaded,

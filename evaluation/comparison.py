@@ -14,6 +14,7 @@ from skipkv.evaluation.tasks import Problem
 from skipkv.steering.vectors import SteeringVector
 
 FULL, OURS = policies.FullKV.name, policies.SkipKV.name
+LARGE = 1 << 20  # a budget that stands for one not known yet
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ def methods_of(baselines: Sequence[str]) -> list[str]:
         if name not in policies.POLICIES:
             raise BadInput(f"--baselines has '{name}'; known are {', '.join(policies.POLICIES)}")
     return [name for name in dict.fromkeys(baselines) if name not in (FULL, OURS)] + [OURS]
+
+
+def check(baselines: Sequence[str], budgets: Sequence[int | float], options: dict[str, Any]) -> None:
+    """Checks what can be checked before FullKV has run: fractions become slots only then.
+
+    Raises:
+        BadInput: a baseline is unknown, or a budget in slots or a policy option cannot work.
+    """
+    methods_of(baselines)
+    for budget in budgets:
+        policies.build(OURS, budget=budget if isinstance(budget, int) else LARGE, **options)
 
 
 def runs_of(methods: Sequence[str], steering: SteeringVector | None) -> list[tuple[str, SteeringVector | None]]:
@@ -64,9 +76,7 @@ def compare(
         BadInput: a method is unknown or a budget cannot work; budgets in slots are checked before anything runs.
     """
     runs = runs_of(methods_of(baselines), steering)
-    for budget in budgets:
-        if isinstance(budget, int):
-            policies.build(OURS, budget=budget, **options)
+    check(baselines, budgets, options)
     full, answers = run(model, tokenizer, problems, policies.build(FULL), settings, finished=started(FULL))
     length = mean_length(answers)
     rows = [full]

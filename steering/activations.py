@@ -51,10 +51,8 @@ def record(model: Any, tokenizer: Any, traces: Sequence[Trace], position: str, p
         progress: iterates over the indices of the traces, and may show a bar.
 
     Raises:
-        BadInput: no trace holds a sentence, or the position is unknown.
+        BadInput: no trace holds a sentence.
     """
-    if position not in POSITIONS:
-        raise BadInput(f"unknown position '{position}'; known are {', '.join(POSITIONS)}")
     device = parts_of(model).shape.devices[0]
     table = token_table(delimiter_ids(tokenizer), device)
     states: list[Tensor] = []

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from skipkv.errors import BadInput
-from skipkv.steering.activations import Activations, Trace, record
+from skipkv.steering.activations import POSITIONS, Activations, Trace, record
 from skipkv.steering.clustering import LayerDirection, direction
 from skipkv.steering.controller import think_tokens
 from skipkv.steering.functions import FUNCTIONS, thinking_of
@@ -43,6 +43,12 @@ def read_traces(path: Path) -> list[Trace]:
     if not traces:
         raise BadInput(f"'{path}' holds no trace")
     return traces
+
+
+def check_position(position: str) -> None:
+    """Raises BadInput where `position` is not one of POSITIONS."""
+    if position not in POSITIONS:
+        raise BadInput(f"--position is '{position}'; it must be one of {', '.join(POSITIONS)}")
 
 
 def layers_asked(layer: str, count: int) -> list[int]:

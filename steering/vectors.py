@@ -68,12 +68,13 @@ class SteeringVector:
         write_atomically(path, save({TENSOR: self.vector.float().contiguous()}, metadata=told))
 
 
-def load_vector(path: Path) -> SteeringVector:
+def load_vector(path: str | Path) -> SteeringVector:
     """Reads what `SteeringVector.save` wrote.
 
     Raises:
         BadInput: the file is missing, broken, or not a steering vector.
     """
+    path = Path(path)
     if not path.is_file():
         raise BadInput(f"no steering vector at '{path}'; give a .safetensors file that extract-vectors wrote")
     try:

@@ -89,7 +89,7 @@ def test_extract_then_evaluate(tmp_path: Path) -> None:
         (["extract-vectors", "--traces", "missing.jsonl"], "missing.jsonl"),
         (["extract-vectors", "--position", "middle"], "'middle'"),
         (["compare", "--bogus", "1"], "--bogus"),
-        (["compare", "--limit", "few"], "few"),
+        (["compare", "--limit", "few"], "--limit"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

@@ -47,7 +47,12 @@ def words() -> list[str]:
         ")\n\n",
     }
     for problem, rng in islice(ledger.problems(0, "train", range(1, 8)), 3000):
-        text = problem.question() + "\n" + ledger.response(rng, problem) + "".join(ledger.drill(rng, problem) + ledger.sums(rng))
+        text = (
+            problem.question()
+            + "\n"
+            + ledger.response(rng, problem)
+            + "".join(ledger.drill(rng, problem) + ledger.sums(rng))
+        )
         for mark in THINK:
             text = text.replace(mark, "")
         found.update(piece for piece, _ in splitter.pre_tokenize_str(text))
