@@ -28,7 +28,7 @@ def compare(
     gamma: o.Gamma = None,
     batch_size: o.BatchSize = 10,
     schedule: o.Schedule = "continuous",
-    limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 100,
+    limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 50,
     max_new_tokens: o.MaxNewTokens = 1024,
     interval: o.Interval = None,
     window: o.Window = 8,

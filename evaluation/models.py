@@ -15,6 +15,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 REASONER = DATA / "reasoner"
 REASONER_VECTOR = REASONER / "steering.safetensors"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SMALL = 20_000_000  # parameters under which threads wait for each other longer than they work
 
 
 def load(name: str, *, device: str = "cpu", dtype: str = "float32", trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -48,6 +49,8 @@ def load(name: str, *, device: str = "cpu", dtype: str = "float32", trust_remote
         raise BadInput(
             f"--model is '{name}', which does not load as a folder, .gguf file or hub name: {reason}"
         ) from error
+    if device == "cpu" and model.num_parameters() < SMALL:
+        torch.set_num_threads(1)
     try:
         return model.to(device).eval(), tokenizer
     except RuntimeError as error:

@@ -38,6 +38,8 @@ class Options:
     rate: float
     warmup: int
     recall: int
+    drills: float
+    facts: float
     seed: int
     hidden: int
     layers: int
@@ -53,6 +55,8 @@ def read_options() -> Options:
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--recall", type=int, default=1000, help="first steps, on repeated random tokens")
+    parser.add_argument("--drills", type=float, default=0.15, help="least share of drills among the sequences")
+    parser.add_argument("--facts", type=float, default=0.6, help="share of fact drills among the drills; sums else")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
@@ -84,9 +88,9 @@ def longest_chain(step: int, steps: int) -> int:
     return 3 + min(3, int(4 * step / (0.5 * steps)))
 
 
-def drill_share(step: int, steps: int) -> float:
-    """Share of drills among the sequences: most of them at first, few from half of the run on."""
-    return max(0.15, 0.95 - 0.8 * step / (0.5 * steps))
+def drill_share(step: int, options: Options) -> float:
+    """Share of drills among the sequences: most of them at first, `options.drills` from half of the run on."""
+    return max(options.drills, 0.95 - 0.8 * step / (0.5 * options.steps))
 
 
 def prompt_of(tokens: PreTrainedTokenizerFast, question: str) -> str:
@@ -122,12 +126,12 @@ def draw_group(options: Options, tokens: PreTrainedTokenizerFast, group: int) ->
         return [draw_recall(options, len(tokens), group, step) for step in range(GROUP)]
     most = longest_chain(group * GROUP, options.steps)
     source = ledger.problems(options.seed * 1_000_003 + group, "train", range(1, most + 1))
-    drills = drill_share(group * GROUP, options.steps)
+    drills = drill_share(group * GROUP, options)
     drawn = []
     for problem, rng in islice(source, GROUP * options.batch):
         answer = (problem.question(), ledger.response(rng, problem))
         if rng.random() < drills:
-            answer = ledger.drill(rng, problem) if rng.random() < 0.6 else ledger.sums(rng)
+            answer = ledger.drill(rng, problem) if rng.random() < options.facts else ledger.sums(rng)
         drawn.append(encode(tokens, *answer))
     drawn.sort(key=lambda pair: len(pair[0]))
     batches = []
