@@ -17,7 +17,7 @@ from skipkv.files import write_atomically
 
 def label(row: Row) -> str:
     """The method as the table and the pictures name it."""
-    return row.method + (" + steering" if row.steered else "")
+    return row.method + (" steered" if row.steered else "")
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -31,7 +31,7 @@ def table(rows: Sequence[Row]) -> Table:
         shown.add_row(
             label(row),
             "all" if row.budget is None else f"{row.budget}{share}",
-            f"{row.accuracy:.3f} ({low:.2f}-{high:.2f})",
+            f"{row.accuracy:.2f} ({low:.2f}-{high:.2f})",
             f"{row.mean_new_tokens:.1f}",
             f"{row.nonexec_per_answer:.2f}",
             f"{row.tokens_per_second:.0f}",

