@@ -68,7 +68,7 @@ def test_the_full_cache_reasons_and_steering_shortens_it(reasoner: tuple[Any, An
     settings = Settings(batch_size=25)
     plain, _ = run(*reasoner, problems, policies.FullKV(), settings)
     steered, _ = run(*reasoner, problems, policies.FullKV(), settings, steering=skipkv.load_vector(REASONER_VECTOR))
-    # The model card has the measured accuracy, 0.18: far from what it should be, and a weight file gone bad is below this.
+    # Measured: 0.18 (model card), far from what it should be; weights gone bad would be below this.
     assert plain.accuracy >= 0.1
     assert plain.nonexec_per_answer > 3
     assert steered.mean_new_tokens < 0.8 * plain.mean_new_tokens
