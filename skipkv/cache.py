@@ -45,7 +45,7 @@ class Span:
         slot: [n] int64, the slot of the new token; None unless every row gets exactly one.
         mask: bool, broadcastable to [n, heads, t, keys]; None when every key counts.
         order: [n, keys] int64, the columns that hold a token, oldest first; None where `slot` is set.
-        lengths: tokens of each row after this pass, before compression, on the host. Likewise `slots_before`.
+        lengths: tokens of each row after this pass, before compression, on the host.
     """
 
     rows: Tensor

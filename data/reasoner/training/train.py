@@ -3,7 +3,7 @@
     python data/reasoner/training/train.py --out data/reasoner
 
 Every batch is drawn from (seed, group of steps) alone, so a stopped run goes on where it was: the same command
-continues from `<work>/checkpoint.pt`. The defaults made the weights that ship.
+continues from `<work>/checkpoint.pt`. What made the weights that ship stands in the model card.
 """
 
 from __future__ import annotations
