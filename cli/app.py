@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from skipkv.cli.compare import compare
+from skipkv.cli.doctor import doctor
 from skipkv.cli.extract_vectors import extract_vectors
 from skipkv.cli.patch_and_eval import patch_and_eval
 from skipkv.errors import BadInput
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command("extract-vectors")(extract_vectors)
 app.command("patch-and-eval")(patch_and_eval)
 app.command("compare")(compare)
+app.command("doctor")(doctor)
 
 
 def repeat_options(arguments: Sequence[str]) -> list[str]:

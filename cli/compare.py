@@ -31,6 +31,8 @@ def compare(
     limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 50,
     max_new_tokens: o.MaxNewTokens = 1024,
     interval: o.Interval = None,
+    prefill_chunk: o.PrefillChunk = None,
+    compiled: o.Compile = False,
     window: o.Window = 8,
     tau: o.Tau = 0.95,
     lam: o.Lam = 0.1,
@@ -46,12 +48,12 @@ def compare(
 
     FullKV runs first: a fractional budget is a fraction of its mean final length.
     """
+    from skipkv.decoding import Settings
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import parse
     from skipkv.evaluation.comparison import check
     from skipkv.evaluation.comparison import compare as compare_methods
     from skipkv.evaluation.models import load
-    from skipkv.evaluation.runner import Settings
     from skipkv.evaluation.tasks import load as load_task
 
     chosen = [parse(budget) for budget in budgets]
@@ -60,7 +62,17 @@ def compare(
     problems = load_task(task, limit)
     steering = o.steering_vector(vectors, model, alpha0, gamma)
     o.free_folder(out)
-    settings = Settings(batch_size, schedule, max_new_tokens, temperature, top_p, seed, interval)
+    settings = Settings(
+        batch_size,
+        schedule,
+        max_new_tokens,
+        temperature,
+        top_p,
+        seed=seed,
+        interval=interval,
+        prefill_chunk=prefill_chunk,
+        compile=compiled,
+    )
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     o.tell_unsteered(vectors, steering)
     with o.progress() as shown:

@@ -32,8 +32,9 @@ def extract_vectors(
 
     Without --traces the model first writes its own, on the problems of --task.
     """
+    from skipkv.decoding import Settings
     from skipkv.evaluation.models import load
-    from skipkv.evaluation.runner import Settings, run
+    from skipkv.evaluation.runner import run
     from skipkv.evaluation.tasks import load as load_task
     from skipkv.patches.families import parts_of
     from skipkv.policies import FullKV

@@ -24,6 +24,8 @@ Schedule = Annotated[str, typer.Option(help="static, grouped (sorted by prompt l
 Limit = Annotated[int | None, typer.Option(help="Only the first N problems.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens; a longer one counts as wrong.")]
 Interval = Annotated[int | None, typer.Option(help="Tokens between compressions [half the budget, 16 to 128].")]
+PrefillChunk = Annotated[int | None, typer.Option(help="Prompt tokens taken in at once [the whole prompt].")]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile the decode step; CUDA graphs on a GPU.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopP = Annotated[float, typer.Option(help="Nucleus sampling.")]
 Seed = Annotated[int, typer.Option(help="Seed of sampling and clustering.")]

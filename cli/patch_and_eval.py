@@ -25,6 +25,8 @@ def patch_and_eval(
     limit: o.Limit = None,
     max_new_tokens: o.MaxNewTokens = 1024,
     interval: o.Interval = None,
+    prefill_chunk: o.PrefillChunk = None,
+    compiled: o.Compile = False,
     window: o.Window = 8,
     tau: o.Tau = 0.95,
     lam: o.Lam = 0.1,
@@ -38,10 +40,11 @@ def patch_and_eval(
 ) -> None:
     """Patch a model's attention, steer it, and grade its answers."""
     from skipkv import policies
+    from skipkv.decoding import Settings
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import in_slots, length_from, parse
     from skipkv.evaluation.models import load
-    from skipkv.evaluation.runner import Settings, mean_length, run
+    from skipkv.evaluation.runner import mean_length, run
     from skipkv.evaluation.tasks import load as load_task
 
     length = length_from(full_results) if full_results else full_length
@@ -50,7 +53,17 @@ def patch_and_eval(
     problems = load_task(task, limit)
     steering = o.steering_vector(vectors, model, alpha0, gamma)
     o.free_folder(out)
-    settings = Settings(batch_size, schedule, max_new_tokens, temperature, top_p, seed, interval)
+    settings = Settings(
+        batch_size,
+        schedule,
+        max_new_tokens,
+        temperature,
+        top_p,
+        seed=seed,
+        interval=interval,
+        prefill_chunk=prefill_chunk,
+        compile=compiled,
+    )
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     o.tell_unsteered(vectors, steering)
     with o.progress() as shown:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from skipkv import policies
+from skipkv.decoding import Settings
 from skipkv.errors import BadInput
 from skipkv.evaluation.budgets import in_slots
-from skipkv.evaluation.runner import Answer, Row, Settings, mean_length, run
+from skipkv.evaluation.runner import Answer, Row, mean_length, run
 from skipkv.evaluation.tasks import Problem
 from skipkv.steering.vectors import SteeringVector
 

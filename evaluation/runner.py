@@ -7,39 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from skipkv.errors import BadInput
+from skipkv.decoding import Settings
 from skipkv.evaluation.grading import grade
 from skipkv.evaluation.metrics import wilson
 from skipkv.evaluation.tasks import Problem, prompt_for
-from skipkv.patches.engine import encode, generate
+from skipkv.patches.engine import generate
 from skipkv.policies import Policy
-from skipkv.sampling import Sampling
-from skipkv.scheduling import Queue
 from skipkv.steering.functions import NON_EXECUTION, label_sentences, thinking_of
 from skipkv.steering.vectors import SteeringVector
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How answers are written, the same for every method of a run; raises BadInput where a value is out of range."""
-
-    batch_size: int = 10
-    schedule: str = "continuous"
-    max_new_tokens: int = 1024
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    interval: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise BadInput(f"batch_size is {self.batch_size}; it must be at least 1")
-        if self.max_new_tokens < 1:
-            raise BadInput(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
-        if self.interval is not None and self.interval < 1:
-            raise BadInput(f"interval is {self.interval}; it must be at least 1 token")
-        Queue([], self.schedule)
-        Sampling(self.temperature, self.top_p, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -126,7 +101,7 @@ def run(
                 gold=problem.answer,
                 correct=not truncated and grade(result.text, problem.answer),
                 truncated=truncated,
-                prompt_tokens=len(encode(prompt, tokenizer)),
+                prompt_tokens=result.prompt_tokens,
                 new_tokens=len(result.tokens),
                 nonexec=sum(sentence.function in NON_EXECUTION for sentence in sentences),
             )

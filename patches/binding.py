@@ -14,16 +14,18 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from skipkv.attention import attend, attend_with_weights
-from skipkv.cache import BudgetedCache
-from skipkv.errors import BadInput
+from skipkv.attention import attend, attend_packed, attend_with_weights
+from skipkv.cache import BudgetedCache, take
+from skipkv.errors import BadInput, require_at_least
 from skipkv.patches.families import parts_of
 from skipkv.policies import Policy
 
 NAME = "skipkv"  # of the attention function, and of the reference on each attention module
-BACKENDS = ("sdpa", "eager")
+FLASH = "flash_attention_2"
+BACKENDS = ("sdpa", "eager", FLASH)
 
 
 class SteeredRows(Protocol):
@@ -50,8 +52,18 @@ class Steering(Protocol):
         """Steering for a batch of `rows`; raises BadInput when it is not made for such a model."""
 
 
+def refuse(self: Any, *_: Any, **__: Any) -> None:
+    """What a cache with a budget cannot do: rows are neither copied, reordered nor taken back."""
+    raise BadInput(
+        "a patched model decodes greedily or by sampling; beam search, assisted and contrastive decoding reorder or "
+        "take back the cache, which evicted tokens do not allow: set num_beams=1 and pass no assistant"
+    )
+
+
 class SteeredCache(BudgetedCache):
     """A cache together with the steering of the same batch."""
+
+    reorder_cache = crop = batch_repeat_interleave = batch_select_indices = refuse
 
     steered: SteeredRows | None = None
 
@@ -71,13 +83,21 @@ def attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention over a row's slots, in the form that transformers' attention interface calls."""
-    cache: BudgetedCache = getattr(module, NAME).cache
-    mask = cache.span.mask
-    mask = None if mask is None else mask.to(query.device)
+    binding: Binding = getattr(module, NAME)
+    cache, span = binding.cache, binding.cache.span
+    mask = None if span.mask is None else span.mask.to(query.device)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     weights = None
-    if cache.policy.reads_attention:
-        out, weights = attend_with_weights(query, key, value, mask, scale, cache.span.real.to(query.device))
+    if cache.policy.reads_attention or binding.backend == "eager":
+        out, weights = attend_with_weights(query, key, value, mask, scale, span.real.to(query.device))
+        weights = weights if cache.policy.reads_attention else None
+    elif binding.backend == FLASH:
+        if span.order is None:  # slots of a row are in order already
+            by_age = (key, value)
+        else:
+            order = span.order[:, None].expand(-1, key.shape[1], -1).to(key.device)
+            by_age = (take(key, order), take(value, order))
+        out = attend_packed(query, *by_age, scale, span.query_packing, span.key_packing)
     else:
         out = attend(query, key, value, mask, scale)
     cache.layers[module.layer_idx].after_attention(query, key, value, weights)
@@ -100,8 +120,7 @@ class Binding:
             raise BadInput(
                 f"{policy.name} reads sentences; pass a tokenizer or delimiter_ids, so that it knows their ends"
             )
-        if interval < 1:
-            raise BadInput(f"interval is {interval}; it must be at least 1 token")
+        require_at_least("interval", interval, 1)
         if steering and not 0 <= steering.layer < len(self.parts.layers):
             raise BadInput(
                 f"steering layer is {steering.layer}; the model has layers 0 to {len(self.parts.layers) - 1}"
@@ -124,6 +143,9 @@ class Binding:
             raise BadInput("the model is patched already; leave the first patch before the next one")
         if before not in BACKENDS:
             raise BadInput(f"attention '{before}' is not supported; load the model with one of {', '.join(BACKENDS)}")
+        if before == FLASH and self.parts.shape.dtype not in (torch.float16, torch.bfloat16):
+            raise BadInput(f"{FLASH} works in float16 and bfloat16; the model is in {self.parts.shape.dtype}")
+        self.backend = before
         with ExitStack() as stack:
             stack.callback(setattr, config, "_attn_implementation", before)
             config._attn_implementation = NAME
@@ -172,9 +194,10 @@ class Binding:
             )
         cache = given.get("past_key_values")
         if not isinstance(cache, SteeredCache):
-            if cache is not None and cache.get_seq_length() > 0:
+            if cache is not None and (type(cache) is not DynamicCache or cache.get_seq_length() > 0):
                 raise BadInput(
-                    f"past_key_values is a filled {type(cache).__name__}; a patched model fills its own cache"
+                    f"past_key_values is a {type(cache).__name__} of {cache.get_seq_length()} tokens; a patched model "
+                    "brings its own cache: pass none, and no cache_implementation"
                 )
             cache = self.new_cache(tokens.shape[0])
         mask = given.get("attention_mask")

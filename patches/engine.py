@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipkv.decoding import Result, decode
+from skipkv.decoding import Result, Settings, decode
 from skipkv.errors import BadInput
 from skipkv.patches.binding import Binding, Steering
 from skipkv.policies import Policy
-from skipkv.sampling import Sampling
 from skipkv.sentences import delimiter_ids as find_delimiters
 
 
@@ -89,23 +88,40 @@ def tokenizer_of(model: Any) -> Any:
 
 
 class TransformersEngine:
-    """Prefill and step of a bound model, for `skipkv.decoding`."""
+    """Prefill and step of a bound model, for `skipkv.decoding`.
 
-    def __init__(self, binding: Binding, rows: int) -> None:
-        self.binding, self.rows = binding, rows
+    Args:
+        chunk: prompt tokens taken in at once; whole prompts where None.
+    """
+
+    def __init__(self, binding: Binding, rows: int, chunk: int | None = None) -> None:
+        self.binding, self.rows, self.chunk = binding, rows, chunk
         self.cache = binding.new_cache(rows)
         self.device = self.cache.home
 
     @torch.no_grad()
     def prefill(self, rows: Sequence[int], prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Takes in one prompt per row, in one pass; [len(rows), vocab]."""
+        """Takes in one prompt per row; [len(rows), vocab].
+
+        Chunks start at the row's own first token, so a row is cut in the same places whatever its neighbours.
+        """
         self.cache.clear(rows)
-        width = max(len(prompt) for prompt in prompts)
-        tokens = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=self.device)
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
-        real = torch.arange(width, device=self.device) >= width - lengths[:, None]
-        self.cache.select(rows, prompt=True)
-        return self._forward(tokens, real)
+        longest = max(len(prompt) for prompt in prompts)
+        chunk = self.chunk or longest
+        logits: dict[int, Tensor] = {}
+        for start in range(0, longest, chunk):
+            end = start + chunk
+            taken = [index for index, prompt in enumerate(prompts) if len(prompt) > start]
+            more = [len(prompts[index]) > end for index in taken]
+            self.cache.select([rows[index] for index in taken], prompt=True, more=more)
+            logits.update(zip(taken, self._take_in([prompts[index][start:end] for index in taken]), strict=True))
+        return torch.stack([logits[index] for index in range(len(prompts))])
+
+    def _take_in(self, pieces: Sequence[Sequence[int]]) -> Tensor:
+        width = max(len(piece) for piece in pieces)
+        tokens = torch.tensor([[0] * (width - len(piece)) + list(piece) for piece in pieces], device=self.device)
+        lengths = torch.tensor([len(piece) for piece in pieces], device=self.device)
+        return self._forward(tokens, torch.arange(width, device=self.device) >= width - lengths[:, None])
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
@@ -130,6 +146,8 @@ def generate(
     policy: Policy,
     tokenizer: Any = None,
     steering: Steering | None = None,
+    delimiter_ids: Iterable[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
     batch_size: int = 8,
     schedule: str = "continuous",
     max_new_tokens: int = 1024,
@@ -138,8 +156,8 @@ def generate(
     top_k: int = 0,
     seed: int = 0,
     interval: int | None = None,
-    delimiter_ids: Iterable[int] | None = None,
-    eos_token_id: int | Sequence[int] | None = None,
+    prefill_chunk: int | None = None,
+    compile: bool = False,
     reports: list[dict[str, Any]] | None = None,
 ) -> Iterator[Result]:
     """Answers many prompts in batches under a policy; yields each answer as soon as it is finished.
@@ -152,13 +170,10 @@ def generate(
             its own), or lists of token ids.
         policy: what stays in the cache.
         steering: a steering vector, or None.
-        batch_size: rows that decode together.
-        schedule: "static", "grouped" (sorted by prompt length) or "continuous" (a finished row takes the next prompt).
-        max_new_tokens: per answer.
-        temperature, top_p, top_k, seed: sampling; temperature 0 is greedy.
-        interval: tokens between two compressions; see `default_interval`.
         delimiter_ids: ids of tokens that end a sentence; found with the tokenizer where None.
         eos_token_id: ids that end an answer; the model's own where None.
+        batch_size, schedule, max_new_tokens, temperature, top_p, top_k, seed, interval, prefill_chunk, compile: see
+            `skipkv.decoding.Settings`.
         reports: receives the cache's report (without positions) when all is done.
 
     Yields:
@@ -167,8 +182,9 @@ def generate(
     Raises:
         BadInput: something does not fit together, before the first answer.
     """
-    if batch_size < 1:
-        raise BadInput(f"batch_size is {batch_size}; it must be at least 1")
+    settings = Settings(
+        batch_size, schedule, max_new_tokens, temperature, top_p, top_k, seed, interval, prefill_chunk, compile
+    )
     ids = [encode(prompt, tokenizer) for prompt in prompts]
     binding = bind(
         model, policy, steering=steering, interval=interval, tokenizer=tokenizer, delimiter_ids=delimiter_ids
@@ -176,28 +192,22 @@ def generate(
     if eos_token_id is None:
         eos_token_id = model.generation_config.eos_token_id
     eos = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
-    sampling = Sampling(temperature, top_p, top_k, seed)
-    rows = min(batch_size, max(1, len(ids)))
-    return _answers(binding, ids, rows, schedule, max_new_tokens, eos, sampling, tokenizer, reports)
+    return _answers(binding, ids, settings, eos, tokenizer, reports)
 
 
 def _answers(
     binding: Binding,
     ids: list[list[int]],
-    rows: int,
-    schedule: str,
-    max_new_tokens: int,
+    settings: Settings,
     eos: list[int],
-    sampling: Sampling,
     tokenizer: Any,
     reports: list[dict[str, Any]] | None,
 ) -> Iterator[Result]:
+    rows = min(settings.batch_size, max(1, len(ids)))
     binding.apply()
     try:
-        engine = TransformersEngine(binding, rows)
-        for result in decode(
-            engine, ids, rows=rows, schedule=schedule, max_new_tokens=max_new_tokens, eos=eos, sampling=sampling
-        ):
+        engine = TransformersEngine(binding, rows, settings.prefill_chunk)
+        for result in decode(engine, ids, settings, rows=rows, eos=eos):
             text = "" if tokenizer is None else tokenizer.decode(result.tokens, skip_special_tokens=True)
             yield replace(result, text=text)
         if reports is not None:

@@ -1,13 +1,15 @@
-"""Attention of new queries over a row's slots, for one layer.
+"""Attention of new queries over a row's slots, for one layer: by PyTorch's fused kernels, by hand, or by flash-attn.
 
 Query heads that share a KV head are laid side by side as queries of that head, so keys and values are never repeated.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 
 def group_heads(queries: Tensor, kv_heads: int) -> Tensor:
@@ -59,3 +61,59 @@ def attend_with_weights(
     out = (weights.to(values.dtype) @ values).reshape(n, q_heads, t, head_dim).transpose(1, 2)
     received = weights.unflatten(2, (-1, t)) * real[:, None, None, :, None] if t > 1 else weights
     return out, received.flatten(2, -2).sum(dim=2)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the real entries of a padded [n, width] table lie, for kernels that take rows of different length.
+
+    Attributes:
+        index: [total] int64, places of the real entries in the flattened table, row by row.
+        starts: [n + 1] int32, where each row starts among them.
+        longest: entries of the longest row.
+    """
+
+    index: Tensor
+    starts: Tensor
+    longest: int
+
+
+def packing(real: Tensor, device: torch.device) -> Packing:
+    """The packing of `real` [n, width] bool, a tensor on the host, so that no device is waited for."""
+    counts = real.sum(dim=1)
+    starts = pad(counts.cumsum(dim=0), (1, 0)).int()
+    index = real.flatten().nonzero()[:, 0]
+    return Packing(index.to(device), starts.to(device), int(counts.max()))
+
+
+def attend_packed(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, query_packing: Packing, key_packing: Packing
+) -> Tensor:
+    """Causal attention through flash-attn's kernel for rows of different length (arXiv:2307.08691).
+
+    Args:
+        queries: [n, q_heads, t, head_dim]; keys, values: [n, kv_heads, k, head_dim], oldest first, the new ones last;
+            float16 or bfloat16, on a GPU.
+
+    Returns:
+        [n, t, q_heads, head_dim], 0 at padding.
+    """
+    from flash_attn import flash_attn_varlen_func
+
+    def packed(table: Tensor, places: Packing) -> Tensor:
+        return table.transpose(1, 2).flatten(0, 1)[places.index]
+
+    n, q_heads, t, head_dim = queries.shape
+    out = queries.new_zeros(n * t, q_heads, head_dim)
+    out[query_packing.index] = flash_attn_varlen_func(
+        packed(queries, query_packing),
+        packed(keys, key_packing),
+        packed(values, key_packing),
+        query_packing.starts,
+        key_packing.starts,
+        query_packing.longest,
+        key_packing.longest,
+        softmax_scale=scaling,
+        causal=True,
+    )
+    return out.view(n, t, q_heads, head_dim)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from skipkv.attention import Packing, packing
 from skipkv.policies import Policy
 from skipkv.sentences import SentenceTracker
 
@@ -45,7 +47,8 @@ class Span:
         slot: [n] int64, the slot of the new token; None unless every row gets exactly one.
         mask: bool, broadcastable to [n, heads, t, keys]; None when every key counts.
         order: [n, keys] int64, the columns that hold a token, oldest first; None where `slot` is set.
-        lengths: tokens of each row after this pass, before compression, on the host.
+        lengths: [n] int64, tokens of each row after this pass, before compression, on the host.
+        room: [n] int64, tokens that each row may keep uncompressed after this pass, on the host.
     """
 
     rows: Tensor
@@ -58,6 +61,18 @@ class Span:
     mask: Tensor | None
     order: Tensor | None
     lengths: Tensor
+    room: Tensor
+
+    @cached_property
+    def query_packing(self) -> Packing:
+        """Where the pass's real tokens lie among [n, t]."""
+        return packing(self.real.cpu() if self.slot is None else torch.ones(self.real.shape).bool(), self.rows.device)
+
+    @cached_property
+    def key_packing(self) -> Packing:
+        """Where the tokens that attention runs over lie, once they are in order: in front."""
+        width = self.held + 1 if self.order is None else self.order.shape[1]
+        return packing(torch.arange(width) < self.lengths[:, None], self.rows.device)
 
 
 class Slab:
@@ -165,7 +180,7 @@ class SlotLayer(CacheLayerMixin):
             tables.append((slab.attention[self.index], weights))
         order = span.order[:, None].expand(-1, keys.shape[1], -1)
         packed = [take(table, order) for _, table in tables]
-        fits = span.lengths <= cache.slots
+        fits = span.lengths <= span.room
         for (slots, _), table in zip(tables, packed, strict=True):
             rows, width = span.rows[fits.to(span.rows.device)], min(table.shape[2], cache.slots)
             slots[rows, :, :width] = table[fits, :, :width]
@@ -253,14 +268,19 @@ class BudgetedCache(Cache):
         self.columns = 0
         self.compressions = 0
         self.peak_kv_bytes = self.kv_bytes()
-        self._selected: tuple[Tensor, bool] | None = None
+        self._selected: tuple[Tensor, bool, Tensor] | None = None
         self.span: Span
 
     # -- one forward pass ----------------------------------------------------------------------------------------------
 
-    def select(self, rows: Sequence[int], *, prompt: bool) -> None:
-        """Says that the next pass holds these rows only, and whether its tokens are their prompts'."""
-        self._selected = (torch.tensor(list(rows), device=self.home), prompt)
+    def select(self, rows: Sequence[int], *, prompt: bool, more: Sequence[bool] | None = None) -> None:
+        """Says that the next pass holds these rows only, and whether its tokens are their prompts'.
+
+        A row of which `more` of the prompt is to come is compressed to the budget right after the pass, so that a long
+        prompt never needs more than budget + chunk slots.
+        """
+        unfinished = torch.zeros(len(rows), dtype=torch.bool) if more is None else torch.tensor(list(more))
+        self._selected = (torch.tensor(list(rows), device=self.home), prompt, unfinished)
 
     def clear(self, rows: Sequence[int]) -> None:
         """Empties rows for new requests."""
@@ -283,14 +303,15 @@ class BudgetedCache(Cache):
             tokens: [n, t] int64, of the selected rows, or of all.
             real: [n, t] bool, False at padding, on either side; all real where None.
         """
-        rows, prompt = self._selected or (self.all_rows, self.columns == 0)
-        everyone = self._selected is None
-        self._selected = None
         count = tokens.shape[1]
-        if everyone and count == 1 and not prompt:
+        if self._selected is None and count == 1 and self.columns:
             self.span = self._begin_step(tokens)
         else:
-            self.span = self._begin_chunk(rows, tokens, real, prompt)
+            if self._selected is None:
+                self.select(range(self.rows), prompt=self.columns == 0)
+            assert self._selected is not None
+            self.span = self._begin_chunk(*self._selected, tokens, real)
+            self._selected = None
         self.columns += count
         if self.tracker:
             self.tracker.reserve(int(self.host_seen.max()))
@@ -311,9 +332,10 @@ class BudgetedCache(Cache):
         self.host_lengths += 1
         self.host_seen += 1
         real = torch.ones_like(tokens, dtype=torch.bool)
-        return Span(self.all_rows, tokens, positions, real, False, held, slot, mask, None, self.host_lengths)
+        lengths = self.host_lengths
+        return Span(self.all_rows, tokens, positions, real, False, held, slot, mask, None, lengths, lengths)
 
-    def _begin_chunk(self, rows: Tensor, tokens: Tensor, real: Tensor | None, prompt: bool) -> Span:
+    def _begin_chunk(self, rows: Tensor, prompt: bool, unfinished: Tensor, tokens: Tensor, real: Tensor | None) -> Span:
         """Rows get any number of tokens: each row's real tokens follow its slots, in order."""
         real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real.bool()
         added, host_rows = real.sum(dim=1), rows.cpu()
@@ -333,10 +355,12 @@ class BudgetedCache(Cache):
         self.host_seen[host_rows] += host_added
         if self.policy.budget is None:
             self._reserve(int(lengths.max()))
-        after = lengths.where(lengths <= self.slots, torch.tensor(self.policy.budget or 0))
+        budget = torch.tensor(self.policy.budget or self.slots)
+        room = budget.where(unfinished, self.slots)
+        after = lengths.where(lengths <= room, budget)
         self.host_lengths[host_rows] = after
         self.lengths[rows] = after.to(self.home)
-        return Span(rows, tokens, position.clamp(min=0), real, prompt, held, None, mask, order, lengths)
+        return Span(rows, tokens, position.clamp(min=0), real, prompt, held, None, mask, order, lengths, room)
 
     @torch.no_grad()
     def observe(self, hidden: Tensor) -> None:

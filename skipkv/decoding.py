@@ -7,15 +7,15 @@ for transformers models).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from skipkv.errors import BadInput
+from skipkv.errors import BadInput, require_at_least
 from skipkv.sampling import Sampling
-from skipkv.scheduling import Queue
+from skipkv.scheduling import SCHEDULES, Queue
 from skipkv.sentences import in_table, token_table
 
 
@@ -35,11 +35,53 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
+class Settings:
+    """How prompts are answered, whatever the policy.
+
+    Attributes:
+        batch_size: rows that decode together.
+        schedule: "static", "grouped" (sorted by prompt length) or "continuous" (a finished row takes the next prompt).
+        max_new_tokens: per answer.
+        temperature, top_p, top_k, seed: sampling; temperature 0 is greedy.
+        interval: tokens between two compressions; the policy's default where None.
+        prefill_chunk: tokens of a prompt that are taken in at once; the whole prompt where None.
+        compile: compile the decode step (CUDA graphs on a GPU).
+
+    Raises:
+        BadInput: a value is out of range.
+    """
+
+    batch_size: int = 8
+    schedule: str = "continuous"
+    max_new_tokens: int = 1024
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    interval: int | None = None
+    prefill_chunk: int | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_new_tokens", "interval", "prefill_chunk"):
+            if (value := getattr(self, name)) is not None:
+                require_at_least(name, value, 1)
+        if self.schedule not in SCHEDULES:
+            raise BadInput(f"unknown schedule '{self.schedule}'; known are {', '.join(SCHEDULES)}")
+        self.sampling()
+
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        return Sampling(self.temperature, self.top_p, self.top_k, self.seed)
+
+
+@dataclass(frozen=True)
 class Result:
     """One finished answer.
 
     Attributes:
         index: of the prompt in the list of prompts.
+        prompt_tokens: length of the prompt.
         tokens: ids of the new tokens, the end token included.
         finish_reason: "eos" or "length".
         text: the tokens decoded without special tokens; empty where there is no tokenizer.
@@ -49,6 +91,7 @@ class Result:
     tokens: list[int]
     finish_reason: str
     text: str = ""
+    prompt_tokens: int = 0
 
 
 class Session:
@@ -106,26 +149,17 @@ class Session:
 
 
 def decode(
-    engine: Engine,
-    prompts: Sequence[Sequence[int]],
-    *,
-    rows: int,
-    schedule: str,
-    max_new_tokens: int,
-    eos: Iterable[int],
-    sampling: Sampling,
+    engine: Engine, prompts: Sequence[Sequence[int]], settings: Settings, *, rows: int, eos: Iterable[int]
 ) -> Iterator[Result]:
     """Answers prompts (token ids), `rows` at a time; yields each answer when it is finished.
 
     Raises:
-        BadInput: a prompt is empty, or a number is out of range.
+        BadInput: a prompt is empty.
     """
-    if max_new_tokens < 1:
-        raise BadInput(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
     if empty := [index for index, prompt in enumerate(prompts) if not len(prompt)]:
         raise BadInput(f"prompt {empty[0]} is empty; a prompt has at least one token")
-    queue = Queue([len(prompt) for prompt in prompts], schedule)
-    session = Session(engine, rows, max_new_tokens, eos, sampling)
+    queue = Queue([len(prompt) for prompt in prompts], settings.schedule)
+    session = Session(engine, rows, settings.max_new_tokens, eos, settings.sampling())
     free = list(range(rows))
     while queue.waiting or len(free) < rows:
         if taken := queue.next_for(free, rows):
@@ -135,4 +169,4 @@ def decode(
             session.step()
         for row, result in session.collect():
             free.append(row)
-            yield result
+            yield replace(result, prompt_tokens=len(prompts[result.index]))

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from skipkv.errors import BadInput
-
 SCHEDULES = ("static", "grouped", "continuous")
 
 
@@ -17,9 +15,6 @@ class Queue:
 
     static: batches in the order given, each run to its end. grouped: the same, sorted by prompt length first (SkipKV,
     section 3.3). continuous: a row takes the next request as soon as its own is finished.
-
-    Raises:
-        BadInput: the schedule is unknown.
     """
 
     lengths: Sequence[int]
@@ -27,8 +22,6 @@ class Queue:
     waiting: deque[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise BadInput(f"unknown schedule '{self.schedule}'; known are {', '.join(SCHEDULES)}")
         order = range(len(self.lengths))
         self.waiting = deque(sorted(order, key=lambda i: self.lengths[i]) if self.schedule == "grouped" else order)
 

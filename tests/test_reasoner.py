@@ -13,9 +13,10 @@ from transformers import AutoTokenizer
 
 import skipkv
 from skipkv import policies
+from skipkv.decoding import Settings
 from skipkv.evaluation import tasks
 from skipkv.evaluation.models import REASONER, REASONER_VECTOR
-from skipkv.evaluation.runner import Settings, run
+from skipkv.evaluation.runner import run
 from skipkv.steering.functions import thinking_of
 
 

@@ -1,9 +1,10 @@
 """The ledger: arithmetic word problems over named quantities, and answers that reason the way R1 does.
 
-A problem lists facts in shuffled order ("Pam: 9 more than Cid"), some of them distractors, and asks for one
-quantity or for two together. The answer walks back from the question (plan sentences), computes forwards (calc
-sentences), re-checks itself at random (verify sentences) and concludes. Each number stands right behind a token that
-is its name's own (" Pam:" for a fact, " Pam =" for a value), so that every step is a single look-up.
+A problem lists facts in shuffled order ("Pam: Cid plus 9"), some of them distractors, and asks for one quantity or
+for two together. The answer walks back from the question (plan sentences), computes forwards (calc sentences),
+re-checks itself at random (verify sentences) and concludes. Every datum stands right behind a token that is its own:
+the other name behind " Pam:", the amount behind " Cid plus" (no problem says that twice), a value behind " Pam =". So
+every step is a single look-up, which a model this small can learn in minutes.
 
 Run as a script, it writes the problems that ship:
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 NAMES = ["Ann", "Ben", "Cid", "Dan", "Eva", "Gus", "Ida", "Joe", "Kim", "Leo", "Mia", "Ned", "Pam", "Ron", "Sue", "Tom"]
 ITEMS = ["apples", "books", "coins", "cards", "eggs", "keys", "maps", "nuts", "pens", "shells", "stamps", "stones"]
+AMOUNTS = {"plus": range(2, 10), "minus": range(2, 10), "times": range(2, 4)}
 LARGEST_VALUE = 50
 
 HELD_OUT = {"test": range(2), "validation": range(2, 4)}  # hash buckets of 100; all others are for training
@@ -29,25 +31,34 @@ HELD_OUT = {"test": range(2), "validation": range(2, 4)}  # hash buckets of 100;
 
 @dataclass(frozen=True)
 class Fact:
-    """`name` holds `amount`, or `amount` more than / less than / times what `other` holds."""
+    """`name` holds `amount`, or what `other` holds plus, minus or times `amount`."""
 
     name: str
     amount: int
-    relation: str = ""  # "more than", "less than", "times"; empty: a plain amount
+    relation: str = ""  # "plus", "minus", "times"; empty: a plain amount
     other: str = ""
 
     def text(self) -> str:
-        return f"{self.name}: {self.amount}" + (f" {self.relation} {self.other}" if self.relation else "")
+        return (
+            f"{self.name}: {self.other} {self.relation} {self.amount}"
+            if self.relation
+            else f"{self.name}: {self.amount}"
+        )
 
     def value(self, other: int) -> int:
-        return {"more than": other + self.amount, "less than": other - self.amount, "times": other * self.amount}[
-            self.relation
-        ]
+        """What `name` holds when `other` holds that much (a plain amount needs no other)."""
+        results = {
+            "": self.amount,
+            "plus": other + self.amount,
+            "minus": other - self.amount,
+            "times": other * self.amount,
+        }
+        return results[self.relation]
 
     def sum_text(self, other: int, swapped: bool = False) -> str:
-        """The computation as text, such as "9 + 28 = 37"; `swapped` turns the operands of + and * round."""
-        sign = {"more than": "+", "less than": "-", "times": "*"}[self.relation]
-        left, right = (other, self.amount) if sign == "-" or swapped else (self.amount, other)
+        """The computation as text, such as "28 + 9 = 37"; `swapped` turns the operands of + and * round."""
+        sign = {"plus": "+", "minus": "-", "times": "*"}[self.relation]
+        left, right = (self.amount, other) if swapped and sign != "-" else (other, self.amount)
         return f"{left} {sign} {right} = {self.value(other)}"
 
 
@@ -93,33 +104,38 @@ class Temper:
 TEMPERS = ((0.5, Temper(0.80, 0.95, 0.40)), (0.3, Temper(0.60, 0.70, 0.25)), (0.2, Temper(0.10, 0.15, 0.00)))
 
 
-def random_fact(rng: random.Random, name: str, other: str, other_value: int) -> Fact:
-    """A fact about `name` in terms of `other`, whose value stays within 2 and LARGEST_VALUE."""
-    while True:
-        relation = rng.choice(["more than", "less than", "times"])
-        amount = rng.randint(2, 3) if relation == "times" else rng.randint(2, 9)
-        fact = Fact(name, amount, relation, other)
-        if 2 <= fact.value(other_value) <= LARGEST_VALUE:
-            return fact
+def possible_facts(name: str, other: str, other_value: int) -> dict[str, list[Fact]]:
+    """Facts about `name` in terms of `other`, by relation, whose value stays within 2 and LARGEST_VALUE."""
+    facts = {
+        relation: [Fact(name, amount, relation, other) for amount in amounts] for relation, amounts in AMOUNTS.items()
+    }
+    within = {
+        relation: [fact for fact in drawn if 2 <= fact.value(other_value) <= LARGEST_VALUE]
+        for relation, drawn in facts.items()
+    }
+    return {relation: drawn for relation, drawn in within.items() if drawn}
 
 
 def random_problem(rng: random.Random, quantities: int) -> Problem:
     """A problem whose chain has `quantities` facts, with two to four distractors that hang on it or on each other."""
     names = rng.sample(NAMES, quantities + rng.randint(2, 4))
-    chain_names, extra_names = names[:quantities], names[quantities:]
-    facts = [Fact(chain_names[0], rng.randint(3, 20))]
-    values = {facts[0].name: facts[0].amount}
-    for name, other in zip(chain_names[1:], chain_names, strict=False):
-        facts.append(random_fact(rng, name, other, values[other]))
-        values[name] = facts[-1].value(values[other])
-    chain = tuple(reversed(facts))
-    for name in extra_names:
-        other = rng.choice(list(values))
-        plain = rng.random() < 0.25
-        facts.append(Fact(name, rng.randint(3, 20)) if plain else random_fact(rng, name, other, values[other]))
-        values[name] = facts[-1].amount if plain else facts[-1].value(values[other])
+    facts: list[Fact] = []
+    values: dict[str, int] = {}
+    for index, name in enumerate(names):
+        in_chain = index < quantities
+        other = names[index - 1] if in_chain else rng.choice(names[:index])
+        possible = possible_facts(name, other, values[other]) if index else {}
+        for fact in facts:
+            if fact.other == other:
+                possible.pop(fact.relation, None)  # no pair of other name and relation comes twice
+        if not possible or (not in_chain and rng.random() < 0.25):
+            facts.append(Fact(name, rng.randint(3, 20)))
+        else:
+            facts.append(rng.choice(possible[rng.choice(list(possible))]))
+        values[name] = facts[-1].value(values.get(other, 0))
+    chain = tuple(reversed(facts[:quantities]))
     rng.shuffle(facts)
-    together = rng.choice(chain_names[:-1]) if quantities > 1 and rng.random() < 0.5 else ""
+    together = rng.choice(names[: quantities - 1]) if quantities > 1 and rng.random() < 0.5 else ""
     return Problem(chain, tuple(facts), together, rng.choice(ITEMS))
 
 
@@ -137,7 +153,7 @@ def calc_check(rng: random.Random, fact: Fact, other: int) -> str:
         f"Alternatively, {fact.text()}, {swapped}, so {value} as before.\n",
         f"Hmm, let me check {fact.text()} again, {same}, so {value}.\n",
     ]
-    likely = ["less than", "times", "more than"].index(fact.relation)
+    likely = ["minus", "times", "plus"].index(fact.relation)
     return rng.choices(forms, [0.84 if i == likely else 0.08 for i in range(3)])[0]
 
 
@@ -197,7 +213,8 @@ def sums(rng: random.Random) -> tuple[str, str]:
             other = rng.randint(2, LARGEST_VALUE)
             said.append(f"{value} + {other} = {value + other}")
         else:
-            said.append(random_fact(rng, "", "", value).sum_text(value, swapped=rng.random() < 0.3))
+            possible = possible_facts("", "", value)
+            said.append(rng.choice(possible[rng.choice(list(possible))]).sum_text(value, swapped=rng.random() < 0.3))
     asked = "".join(f"- {one.split(' =')[0]}.\n" for one in said)
     return f"{asked}What do you add?", "".join(f"Now {one}.\n" for one in said) + "</think>"
 

@@ -1,4 +1,4 @@
-"""The reasoner's tokenizer: one token a word, a digit, a name with its colon or equals sign, or a delimiter.
+"""The reasoner's tokenizer: one token a word, a digit, a name with the mark or relation behind it, or a delimiter.
 
 Tokens keep the space before them, so decoding is plain concatenation and gives back the text exactly.
 """
@@ -18,7 +18,7 @@ USER, ASSISTANT, END, PAD, UNKNOWN = "<|user|>", "<|assistant|>", "<|end|>", "<|
 SPECIAL = [PAD, UNKNOWN, END, USER, ASSISTANT]
 THINK = ["<think>", "</think>"]
 
-PIECES = r" ?[A-Z][a-z]+(?: =|:)| ?[A-Za-z]+| ?\d|\\boxed\{|[.?)]?\n\n|[.?)]?\n| ?\S"
+PIECES = r" ?[A-Z][a-z]+(?: =|:| plus| minus| times)| ?[A-Za-z]+| ?\d|\\boxed\{|[.?)]?\n\n|[.?)]?\n| ?\S"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -33,7 +33,7 @@ def words() -> list[str]:
     """Every piece that the ledger can write, found by writing: sorted, so the ids do not depend on the draw."""
     splitter = pre_tokenizers.Split(Regex(PIECES), "isolated")
     digits = [prefix + str(digit) for digit in range(10) for prefix in ("", " ")]
-    names = [f" {name}{mark}" for name in ledger.NAMES for mark in ("", ":", " =")]
+    names = [f" {name}{mark}" for name in ledger.NAMES for mark in ("", ":", " =", " plus", " minus", " times")]
     found = {
         *digits,
         *names,
