@@ -209,7 +209,7 @@ def sums(rng: random.Random) -> tuple[str, str]:
     said = []
     for _ in range(12):
         value = rng.randint(2, LARGEST_VALUE)
-        if rng.random() < 0.25:
+        if rng.random() < 0.5:
             other = rng.randint(2, LARGEST_VALUE)
             said.append(f"{value} + {other} = {value + other}")
         else:

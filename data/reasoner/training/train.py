@@ -50,13 +50,13 @@ class Options:
 
 def read_options() -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=6500)
     parser.add_argument("--batch", type=int, default=24, help="sequences per step")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--recall", type=int, default=1000, help="first steps, on repeated random tokens")
     parser.add_argument("--drills", type=float, default=0.15, help="least share of drills among the sequences")
-    parser.add_argument("--facts", type=float, default=0.6, help="share of fact drills among the drills; sums else")
+    parser.add_argument("--facts", type=float, default=0.35, help="share of fact drills among the drills; sums else")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
