@@ -1,7 +1,7 @@
 # Two commands from a bare clone: `make compare` runs the main job, `make test` the tests. Both set up .venv first.
 PYTHON ?= python3
 
-.PHONY: compare test check
+.PHONY: compare test check compatibility
 
 compare: .venv/ready
 	.venv/bin/skipkv compare --baselines h2o rkv
@@ -13,6 +13,17 @@ check: .venv/ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# The oldest and the newest transformers that are supported, each in a virtual environment of its own.
+compatibility: build/transformers-4.57.6/passed build/transformers-5/passed
+
+build/transformers-%/passed: pyproject.toml constraints.txt $(wildcard skipkv/*.py skipkv/policies/*.py patches/*.py)
+	$(PYTHON) -m venv build/transformers-$*
+	grep -vE '^(transformers|tokenizers|huggingface_hub)=' constraints.txt > build/constraints-$*.txt
+	build/transformers-$*/bin/pip install --quiet --constraint build/constraints-$*.txt --editable ".[dev]" "transformers==$*.*"
+	build/transformers-$*/bin/skipkv doctor
+	build/transformers-$*/bin/pytest tests/test_exactness.py tests/test_generate.py
+	touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -87,16 +87,31 @@ def tokenizer_of(model: Any) -> Any:
         return None
 
 
+def require_compiler(device: torch.device) -> None:
+    """Raises BadInput where torch.compile would find no C++ compiler for the CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    if device.type == "cpu":
+        try:
+            get_cpp_compiler()
+        except Exception as error:  # its class has moved between releases of torch
+            raise BadInput("compile needs a C++ compiler on the CPU; install g++ or clang, or leave it off") from error
+
+
 class TransformersEngine:
     """Prefill and step of a bound model, for `skipkv.decoding`.
 
     Args:
         chunk: prompt tokens taken in at once; whole prompts where None.
+        compile: compile the step; prompts, which come in all shapes, are taken in as before.
     """
 
-    def __init__(self, binding: Binding, rows: int, chunk: int | None = None) -> None:
+    def __init__(self, binding: Binding, rows: int, chunk: int | None = None, *, compile: bool = False) -> None:
         self.binding, self.rows, self.chunk = binding, rows, chunk
         self.cache = binding.new_cache(rows)
+        self.cache.constant_shapes = compile
+        if compile:
+            require_compiler(self.cache.home)
         self.device = self.cache.home
 
     @torch.no_grad()
@@ -126,7 +141,8 @@ class TransformersEngine:
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
         """One token for every row; [rows, vocab]."""
-        return self._forward(tokens[:, None], None)
+        with self.binding.compiled() if self.cache.constant_shapes else nullcontext():
+            return self._forward(tokens[:, None], None)
 
     def release(self, rows: Sequence[int]) -> None:
         """Empties rows, so that they neither grow nor slow the others."""
@@ -206,7 +222,7 @@ def _answers(
     rows = min(settings.batch_size, max(1, len(ids)))
     binding.apply()
     try:
-        engine = TransformersEngine(binding, rows, settings.prefill_chunk)
+        engine = TransformersEngine(binding, rows, settings.prefill_chunk, compile=settings.compile)
         for result in decode(engine, ids, settings, rows=rows, eos=eos):
             text = "" if tokenizer is None else tokenizer.decode(result.tokens, skip_special_tokens=True)
             yield replace(result, text=text)

@@ -20,7 +20,7 @@ from skipkv.policies import Policy
 from skipkv.sentences import SentenceTracker
 
 GROWTH = 128  # slots by which a cache without a budget grows
-BLOCK_ELEMENTS = 1 << 24  # key-to-key similarities held at once while scores are computed
+COMPRESSED_AT_ONCE = 1 << 22  # numbers of keys that are copied at once while rows are compressed
 
 
 @dataclass(frozen=True)
@@ -268,6 +268,7 @@ class BudgetedCache(Cache):
         self.columns = 0
         self.compressions = 0
         self.peak_kv_bytes = self.kv_bytes()
+        self.constant_shapes = False  # every step attends over all slots, so that it can be compiled once
         self._selected: tuple[Tensor, bool, Tensor] | None = None
         self.span: Span
 
@@ -322,6 +323,8 @@ class BudgetedCache(Cache):
         held = int(self.host_lengths.max())
         alike = held == int(self.host_lengths.min())
         self._reserve(held + 1)
+        if self.constant_shapes:
+            held, alike = self.slots - 1, False
         slot, positions = self.lengths.clone(), self.seen[:, None].clone()
         for slab in self.slabs:
             place = slot.to(slab.positions.device)
@@ -386,8 +389,8 @@ class BudgetedCache(Cache):
         if self.tracker:
             self.tracker.judge(rows)
         for slab in self.slabs:
-            layers, _, heads, slots, _ = slab.keys.shape
-            block = max(1, BLOCK_ELEMENTS // (len(due) * heads * slots * slots))
+            layers, _, heads, slots, head_dim = slab.keys.shape
+            block = max(1, COMPRESSED_AT_ONCE // (len(due) * heads * slots * head_dim))
             for start in range(0, layers, block):
                 self._compress_layers(slab, slice(start, start + block), rows.to(slab.keys.device))
         self.lengths[rows] = budget

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
-SIMILARITY_BLOCK = 1024  # rows of the key-to-key similarity held at once, so that long prompts stay within memory
+# Key-to-key similarities held at once: as many as a core's cache holds, or as keep a GPU busy.
+SIMILARITIES = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 def importance(keys: Tensor, queries: Tensor, kernel_size: int) -> Tensor:
@@ -48,16 +49,19 @@ def redundancy(keys: Tensor, threshold: float = 0.5) -> Tensor:
     Returns:
         [batch, kv_heads, slots] float32 that sums to 1 over the slots.
     """
-    slots = keys.shape[2]
-    unit = normalize(keys.float(), dim=-1)
+    heads, slots, head_dim = keys.flatten(0, 1).shape
+    held = SIMILARITIES.get(keys.device.type, SIMILARITIES["cuda"])
+    at_once, lines = max(1, held // slots**2), max(1, min(slots, held // slots))
     index = torch.arange(slots, device=keys.device)
-    total = torch.zeros(keys.shape[:3], dtype=torch.float32, device=keys.device)
-    for block in index.split(SIMILARITY_BLOCK):
-        similarity = unit[:, :, block] @ unit.transpose(-1, -2)
-        similarity.masked_fill_(block[:, None] == index, 0.0)
-        latest = torch.where(similarity > threshold, index, 0).amax(dim=-1, keepdim=True)
-        total += similarity.scatter_(-1, latest, 0.0).sum(dim=2)
-    return (total / slots).softmax(dim=-1)
+    total = torch.zeros(heads, slots, dtype=torch.float32, device=keys.device)
+    for part, sums in zip(keys.reshape(heads, slots, head_dim).split(at_once), total.split(at_once), strict=True):
+        unit = normalize(part.float(), dim=-1)
+        for line in index.split(lines):
+            similarity = unit[:, line] @ unit.transpose(-1, -2)
+            similarity.masked_fill_(line[:, None] == index, 0.0)
+            latest = torch.where(similarity > threshold, index, 0).amax(dim=-1, keepdim=True)
+            sums += similarity.scatter_(-1, latest, 0.0).sum(dim=1)
+    return (total / slots).softmax(dim=-1).view(keys.shape[:3])
 
 
 def best_and_window(score: Tensor, budget: int, window: int) -> Tensor:

@@ -12,6 +12,8 @@ from conftest import DELIMITERS, EOS, random_prompts, tiny_model
 import skipkv
 from skipkv import policies
 from skipkv.evaluation import tasks
+from skipkv.steering.controller import ThinkTokens
+from skipkv.steering.vectors import SteeringVector
 
 PROMPT = torch.tensor(random_prompts((30,)))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 50, "eos_token_id": EOS, "pad_token_id": 0}
@@ -92,3 +94,23 @@ def test_a_pipeline_runs(reasoner: tuple[Any, Any]) -> None:
     with skipkv.patch(model, policies.SkipKV(budget=96), tokenizer=tokenizer):
         (answer,) = pipeline(prompt, return_full_text=False, do_sample=False, add_special_tokens=False)
     assert answer["generated_text"] == expected
+
+
+@pytest.mark.parametrize("name", ["skipkv", "h2o"])
+def test_a_compiled_step_writes_the_same_tokens(name: str) -> None:
+    model = tiny_model("Qwen2")
+    options: dict[str, Any] = {
+        "policy": policies.build(name, budget=24),
+        "steering": SteeringVector(torch.full((32,), 0.5), 1, ThinkTokens(DELIMITERS, [21, 22], [], [])),
+        "delimiter_ids": DELIMITERS,
+        "eos_token_id": EOS,
+        "max_new_tokens": 60,
+        "batch_size": 3,
+    }
+    prompts = random_prompts((9, 30, 17, 50))
+    eager = {result.index: result.tokens for result in skipkv.generate(model, prompts, **options)}
+    torch._dynamo.utils.counters.clear()
+    assert {r.index: r.tokens for r in skipkv.generate(model, prompts, compile=True, **options)} == eager
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert "forward" not in vars(model.model)
