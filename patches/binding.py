@@ -225,6 +225,8 @@ class Binding:
         if cache.steered:
             cache.steered.read(span.rows, span.tokens, span.real)
         given.update(past_key_values=cache, position_ids=span.positions.to(tokens.device), attention_mask=None)
+        if "cache_position" in self.signature.parameters:  # transformers 4: else it counts on the host, step by step
+            given["cache_position"] = span.positions[0].to(tokens.device)
         return (), given
 
     def _steer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
