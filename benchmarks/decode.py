@@ -123,7 +123,7 @@ class Ours:
         self.binding.apply()
         self.engine = TransformersEngine(self.binding, len(prompts))
         self.session = Session(self.engine, len(prompts), options.new_tokens + 2, [], Sampling())
-        self.session.admit(dict(enumerate(range(len(prompts)))), prompts)
+        self.session.admit({row: row for row in range(len(prompts))}, dict(enumerate(prompts)))
         self.binding.undo()
 
     def run(self, steps: int) -> None:

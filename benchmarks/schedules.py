@@ -78,7 +78,9 @@ def main() -> None:
         engine = ScriptedEngine(binding, options.batch, prompts, lengths)
         settings = Settings(options.batch, schedule, 10 * options.shortest + 1)
         started = time.perf_counter()
-        written = sum(len(r.tokens) for r in decode(engine, prompts, settings, rows=options.batch, eos=[END]))
+        written = sum(
+            len(r.tokens) for r in decode(engine, dict(enumerate(prompts)), settings, rows=options.batch, eos=[END])
+        )
         seconds = time.perf_counter() - started
         binding.undo()
         assert written == int(lengths.sum())

@@ -54,13 +54,16 @@ def run(arguments: Sequence[str]) -> int:
     except BadInput as error:
         return fail(str(error))
     except KeyboardInterrupt:
-        print("skipkv: stopped; nothing was written", file=sys.stderr)
+        print("skipkv: stopped; finished answers are kept, and the same command goes on from there", file=sys.stderr)
         return 130
     except Exception as error:
         # Typer ships Click under another name in newer releases: its usage errors are known by their form.
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
-                print("skipkv: stopped; nothing was written", file=sys.stderr)
+                print(
+                    "skipkv: stopped; finished answers are kept, and the same command goes on from there",
+                    file=sys.stderr,
+                )
                 return 130
             raise
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -15,6 +15,7 @@ DEFAULT_BUDGETS = ["0.15", "0.25", "0.5"]
 
 
 def compare(
+    context: typer.Context,
     baselines: Annotated[
         list[str], typer.Option(help="Methods beside full and skipkv: --baselines h2o rkv.")
     ] = DEFAULT_BASELINES,
@@ -36,6 +37,7 @@ def compare(
     window: o.Window = 8,
     tau: o.Tau = 0.95,
     lam: o.Lam = 0.1,
+    samples: o.Samples = 1,
     temperature: o.Temperature = 0.0,
     top_p: o.TopP = 1.0,
     seed: o.Seed = 0,
@@ -54,14 +56,15 @@ def compare(
     from skipkv.evaluation.comparison import check
     from skipkv.evaluation.comparison import compare as compare_methods
     from skipkv.evaluation.models import load
+    from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
 
     chosen = [parse(budget) for budget in budgets]
     options = {"window": window, "tau": tau, "lam": lam}
     check(baselines, chosen, options)
     problems = load_task(task, limit)
+    o.check_samples(samples, temperature)
     steering = o.steering_vector(vectors, model, alpha0, gamma)
-    o.free_folder(out)
     settings = Settings(
         batch_size,
         schedule,
@@ -73,12 +76,13 @@ def compare(
         prefill_chunk=prefill_chunk,
         compile=compiled,
     )
+    store = Store(out, o.asked(context))
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     o.tell_unsteered(vectors, steering)
     with o.progress() as shown:
 
         def started(title: str) -> Callable[[], None]:
-            return o.bar(shown, title, len(problems))
+            return o.bar(shown, title, samples * len(problems))
 
         result = compare_methods(
             loaded,
@@ -89,10 +93,13 @@ def compare(
             settings=settings,
             steering=steering,
             options=options,
+            samples=samples,
+            store=store,
             started=started,
         )
     o.console.print(report.table(result.rows))
     o.console.print(f"FullKV's mean final length: {result.full_length:.1f} tokens; {len(problems)} problems")
-    report.write(out, model, task, result.rows, result.answers, result.full_length)
+    o.console.print("to full: accuracy less FullKV's on the same problems, * where that is real (p < 0.05)")
+    report.write(out, model, task, result.rows, result.full_length)
     report.draw(out, result.rows)
     o.console.print(f"-> {out}/results.json, answers.jsonl, accuracy.png, length.png")

@@ -51,7 +51,7 @@ def extract_vectors(
         if not traces:
             settings = Settings(batch_size=batch_size, max_new_tokens=max_new_tokens, seed=seed)
             advance = o.bar(shown, "writing traces", len(problems))
-            _, answers = run(loaded, tokenizer, problems, FullKV(), settings, finished=advance)
+            answers = run(loaded, tokenizer, problems, FullKV(), settings, finished=advance)
             found = [Trace(answer.prompt, thinking_of(answer.text)) for answer in answers]
         vector, directions = extract(
             loaded,

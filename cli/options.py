@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from skipkv.errors import BadInput
+from skipkv.errors import BadInput, require_at_least
 
 console = Console()
 messages = Console(stderr=True)
@@ -26,6 +26,7 @@ MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens; a lo
 Interval = Annotated[int | None, typer.Option(help="Tokens between compressions [half the budget, 16 to 128].")]
 PrefillChunk = Annotated[int | None, typer.Option(help="Prompt tokens taken in at once [the whole prompt].")]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile the decode step; CUDA graphs on a GPU.")]
+Samples = Annotated[int, typer.Option(help="Answers to each problem; above 1 with --temperature.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopP = Annotated[float, typer.Option(help="Nucleus sampling.")]
 Seed = Annotated[int, typer.Option(help="Seed of sampling and clustering.")]
@@ -83,12 +84,15 @@ def tell_unsteered(vectors: str, steering: Any) -> None:
         messages.print("no steering: no vector ships for this model; make one with extract-vectors", style="yellow")
 
 
-def free_folder(out: Path) -> Path:
-    """Checks that results can go into `out`.
+def asked(context: typer.Context) -> dict[str, Any]:
+    """The options of this command as given: what a run that goes on must have in common with its beginning."""
+    return {name: str(value) for name, value in context.params.items() if name != "out"}
 
-    Raises:
-        BadInput: it is a file.
-    """
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out is '{out}', which is a file; give a folder")
-    return out
+
+def check_samples(samples: int, temperature: float) -> None:
+    """Raises BadInput where several samples would all be the same."""
+    require_at_least("--samples", samples, 1)
+    if samples > 1 and temperature == 0:
+        raise BadInput(
+            f"--samples is {samples} at --temperature 0, where all are alike; give a temperature, such as 0.6"
+        )

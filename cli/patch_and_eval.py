@@ -11,6 +11,7 @@ from skipkv.cli import options as o
 
 
 def patch_and_eval(
+    context: typer.Context,
     model: o.Model = "reasoner",
     task: o.Task = "ledger",
     method: Annotated[str, typer.Option(help="full, streamingllm, h2o, snapkv, rkv or skipkv.")] = "skipkv",
@@ -30,6 +31,7 @@ def patch_and_eval(
     window: o.Window = 8,
     tau: o.Tau = 0.95,
     lam: o.Lam = 0.1,
+    samples: o.Samples = 1,
     temperature: o.Temperature = 0.0,
     top_p: o.TopP = 1.0,
     seed: o.Seed = 0,
@@ -44,15 +46,16 @@ def patch_and_eval(
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import in_slots, length_from, parse
     from skipkv.evaluation.models import load
-    from skipkv.evaluation.runner import mean_length, run
+    from skipkv.evaluation.runner import mean_length, run, summarise
+    from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
 
     length = length_from(full_results) if full_results else full_length
     slots = None if method == "full" else in_slots(parse(budget), length)
     policy = policies.build(method, budget=slots, window=window, tau=tau, lam=lam)
     problems = load_task(task, limit)
+    o.check_samples(samples, temperature)
     steering = o.steering_vector(vectors, model, alpha0, gamma)
-    o.free_folder(out)
     settings = Settings(
         batch_size,
         schedule,
@@ -64,19 +67,22 @@ def patch_and_eval(
         prefill_chunk=prefill_chunk,
         compile=compiled,
     )
+    store = Store(out, o.asked(context))
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     o.tell_unsteered(vectors, steering)
     with o.progress() as shown:
-        row, answers = run(
+        answers = run(
             loaded,
             tokenizer,
             problems,
             policy,
             settings,
+            samples=samples,
             steering=steering,
-            full_length=length,
-            finished=o.bar(shown, method, len(problems)),
+            store=store,
+            finished=o.bar(shown, method, samples * len(problems)),
         )
+    row = summarise(answers, full_length=length)
     o.console.print(report.table([row]))
-    report.write(out, model, task, [row], answers, mean_length(answers) if method == "full" else length)
+    report.write(out, model, task, [row], mean_length(answers) if method == "full" else length)
     o.console.print(f"-> {out}/results.json, answers.jsonl")

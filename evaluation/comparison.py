@@ -10,7 +10,8 @@ from skipkv import policies
 from skipkv.decoding import Settings
 from skipkv.errors import BadInput
 from skipkv.evaluation.budgets import in_slots
-from skipkv.evaluation.runner import Answer, Row, mean_length, run
+from skipkv.evaluation.runner import Row, mean_length, run, summarise
+from skipkv.evaluation.store import Answer, Store
 from skipkv.evaluation.tasks import Problem
 from skipkv.steering.vectors import SteeringVector
 
@@ -65,12 +66,16 @@ def compare(
     settings: Settings,
     steering: SteeringVector | None,
     options: dict[str, Any],
+    samples: int = 1,
+    store: Store | None = None,
     started: Callable[[str], Callable[[], None]] = lambda title: lambda: None,
 ) -> Comparison:
     """Runs FullKV, then every method at every budget.
 
     Args:
         options: policy options, given to every policy that has them.
+        samples: answers to each problem.
+        store: keeps the answers; those that it holds already are not written again.
         started: called with a run's title; returns what to call after each of its answers.
 
     Raises:
@@ -78,17 +83,30 @@ def compare(
     """
     runs = runs_of(methods_of(baselines), steering)
     check(baselines, budgets, options)
-    full, answers = run(model, tokenizer, problems, policies.build(FULL), settings, finished=started(FULL))
-    length = mean_length(answers)
-    rows = [full]
+    store = store or Store()
+
+    def answers_under(policy: policies.Policy, vector: SteeringVector | None) -> list[Answer]:
+        title = " ".join(filter(None, (policy.name, str(policy.budget or ""), "steered" if vector else "")))
+        return run(
+            model,
+            tokenizer,
+            problems,
+            policy,
+            settings,
+            samples=samples,
+            steering=vector,
+            store=store,
+            finished=started(title),
+        )
+
+    full = answers_under(policies.build(FULL), None)
+    length = mean_length(full)
+    rows, answers = [summarise(full)], list(full)
     chosen = [
         policies.build(name, budget=in_slots(budget, length), **options) for budget in budgets for name, _ in runs
     ]
     for policy, (_, vector) in zip(chosen, runs * len(budgets), strict=True):
-        title = f"{policy.name} {policy.budget}" + (" steered" if vector else "")
-        row, more = run(
-            model, tokenizer, problems, policy, settings, steering=vector, full_length=length, finished=started(title)
-        )
-        rows.append(row)
+        more = answers_under(policy, vector)
+        rows.append(summarise(more, full, length))
         answers += more
     return Comparison(rows, answers, length)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from skipkv.evaluation.runner import Answer, Row
+from skipkv.evaluation.runner import Row
 from skipkv.files import write_atomically
 
 
@@ -23,7 +23,7 @@ def label(row: Row) -> str:
 def table(rows: Sequence[Row]) -> Table:
     """The rows for the terminal."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("method", "budget", "accuracy (95 %)", "tokens", "non-exec", "tokens/s", "KV KiB"):
+    for title in ("method", "budget", "accuracy (95 %)", "to full", "tokens", "non-exec", "tok/s", "KV KiB"):
         shown.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
     for row in rows:
         low, high = row.accuracy_ci
@@ -32,6 +32,7 @@ def table(rows: Sequence[Row]) -> Table:
             label(row),
             "all" if row.budget is None else f"{row.budget}{share}",
             f"{row.accuracy:.2f} ({low:.2f}-{high:.2f})",
+            difference(row),
             f"{row.mean_new_tokens:.1f}",
             f"{row.nonexec_per_answer:.2f}",
             f"{row.tokens_per_second:.0f}",
@@ -40,17 +41,18 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def write(
-    out: Path, model: str, task: str, rows: Sequence[Row], answers: Sequence[Answer], full_length: float | None
-) -> None:
-    """Writes results.json and answers.jsonl into the folder `out`, each whole or not at all."""
+def difference(row: Row) -> str:
+    """Accuracy less FullKV's on the same problems; a star where the difference is real (95 %)."""
+    if row.difference is None or row.difference_ci is None:
+        return ""
+    low, high = row.difference_ci
+    real = row.p_value < 0.05 if row.p_value is not None else not low <= 0 <= high
+    return f"{row.difference:+.2f}{'*' if real else ' '}"
+
+
+def write(out: Path, model: str, task: str, rows: Sequence[Row], full_length: float | None) -> None:
+    """Writes results.json into the folder `out`, whole or not at all."""
     results = {"model": model, "task": task, "full_length": full_length, "rows": [asdict(row) for row in rows]}
-    lines = "".join(
-        json.dumps({**asdict(answer), "answer": answer.text.rsplit("</think>", 1)[-1].strip()}, ensure_ascii=False)
-        + "\n"
-        for answer in answers
-    )
-    write_atomically(out / "answers.jsonl", lines)
     write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
 
 

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
-from skipkv.decoding import Settings
+import torch
+
+from skipkv.decoding import Result, Settings
 from skipkv.evaluation.grading import grade
-from skipkv.evaluation.metrics import wilson
+from skipkv.evaluation.metrics import bootstrap, mcnemar, pass_at_k, share_interval
+from skipkv.evaluation.store import Answer, Store
 from skipkv.evaluation.tasks import Problem, prompt_for
 from skipkv.patches.engine import generate
 from skipkv.policies import Policy
 from skipkv.steering.functions import NON_EXECUTION, label_sentences, thinking_of
 from skipkv.steering.vectors import SteeringVector
 
-
-@dataclass(frozen=True)
-class Answer:
-    """One graded answer; `truncated` answers ran into max_new_tokens and count as wrong."""
-
-    method: str
-    budget: int | None
-    steered: bool
-    index: int
-    prompt: str
-    text: str
-    gold: str
-    correct: bool
-    truncated: bool
-    prompt_tokens: int
-    new_tokens: int
-    nonexec: int
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,18 +31,28 @@ class Row:
     Attributes:
         budget: slots per head; None for the full cache.
         budget_share: budget over FullKV's mean final length; None where that is not known.
-        accuracy, accuracy_ci: share of right answers with its 95 % interval.
+        n: problems; each was answered `samples` times.
+        accuracy, accuracy_ci: pass@1, the share of right answers, with its 95 % interval.
+        pass_at: pass@k by k, for k of 2, 4, 8, … up to the samples.
+        difference, difference_ci: accuracy less FullKV's on the same problems, with its 95 % interval.
+        p_value: McNemar's, for one sample of each problem; None where there is nothing to compare with.
         nonexec_per_answer: non-execution sentences.
         tokens_per_second: new tokens of all rows over wall time, prefill included.
         peak_kv_bytes: keys and values held by the batch at most.
+        truncated: answers that ran into max_new_tokens, which count as wrong.
     """
 
     method: str
     budget: int | None
     budget_share: float | None
     n: int
+    samples: int
     accuracy: float
     accuracy_ci: tuple[float, float]
+    pass_at: dict[int, float]
+    difference: float | None
+    difference_ci: tuple[float, float] | None
+    p_value: float | None
     mean_new_tokens: float
     nonexec_per_answer: float
     tokens_per_second: float
@@ -69,65 +68,133 @@ def run(
     policy: Policy,
     settings: Settings,
     *,
+    samples: int = 1,
     steering: SteeringVector | None = None,
-    full_length: float | None = None,
+    store: Store | None = None,
     finished: Callable[[], None] = lambda: None,
-) -> tuple[Row, list[Answer]]:
-    """Answers and grades all problems under one policy.
+) -> list[Answer]:
+    """Answers and grades all problems under one policy; what the store holds already is not done again.
 
     Args:
-        full_length: FullKV's mean final length in tokens, for `budget_share`.
-        finished: called after each answer.
+        samples: answers to each problem, drawn with different randomness.
+        store: keeps the answers.
+        finished: called after each answer, those of the store included.
+
+    Returns:
+        The answers, by problem and sample.
     """
+    store = store or Store()
     prompts = [prompt_for(problem, tokenizer) for problem in problems]
-    reports: list[dict[str, Any]] = []
-    answers = []
-    results = generate(
-        model, prompts, policy=policy, tokenizer=tokenizer, steering=steering, reports=reports, **asdict(settings)
-    )
-    started = time.perf_counter()
-    for result in results:
-        problem, prompt = problems[result.index], prompts[result.index]
+    identity = (policy.name, policy.budget, steering is not None)
+    done = {(answer.index, answer.sample) for answer in store.of(identity)}
+    for _ in done:
+        finished()
+    # Request number index * samples + sample draws its own randomness, whenever and beside whomever it runs.
+    waiting = {
+        index * samples + sample: prompts[index]
+        for index, sample in product(range(len(problems)), range(samples))
+        if (index, sample) not in done
+    }
+    before = time.perf_counter()
+    for result in answers_of(model, tokenizer, waiting, policy, settings, steering):
+        problem, now = problems[result.index // samples], time.perf_counter()
         truncated = result.finish_reason == "length"
         sentences = label_sentences(thinking_of(result.text))
-        answers.append(
+        store.add(
             Answer(
                 method=policy.name,
                 budget=policy.budget,
                 steered=steering is not None,
-                index=result.index,
-                prompt=prompt,
+                index=result.index // samples,
+                sample=result.index % samples,
+                prompt=prompts[result.index // samples],
                 text=result.text,
+                answer=result.text.rsplit("</think>", 1)[-1].strip(),
                 gold=problem.answer,
                 correct=not truncated and grade(result.text, problem.answer),
                 truncated=truncated,
                 prompt_tokens=result.prompt_tokens,
                 new_tokens=len(result.tokens),
                 nonexec=sum(sentence.function in NON_EXECUTION for sentence in sentences),
+                seconds=now - before,
+                peak_kv_bytes=result.peak_kv_bytes,
             )
         )
         finished()
-    seconds = time.perf_counter() - started
-    answers.sort(key=lambda answer: answer.index)
-    return summarise(answers, seconds, reports[0]["peak_kv_bytes"], full_length), answers
+        before = time.perf_counter()  # grading is not the method's time
+    return store.of(identity)
 
 
-def summarise(answers: Sequence[Answer], seconds: float, peak_kv_bytes: int, full_length: float | None) -> Row:
-    """The table line of one method's answers (at least one)."""
+def answers_of(
+    model: Any,
+    tokenizer: Any,
+    waiting: dict[int, str],
+    policy: Policy,
+    settings: Settings,
+    steering: SteeringVector | None,
+) -> Iterator[Result]:
+    """Answers the prompts by request number; where memory runs out the batch is halved and the rest goes on."""
+    waiting = dict(waiting)
+    while waiting:
+        requests = list(waiting)
+        try:
+            for result in generate(
+                model,
+                list(waiting.values()),
+                policy=policy,
+                tokenizer=tokenizer,
+                steering=steering,
+                requests=requests,
+                **asdict(settings),
+            ):
+                del waiting[result.index]
+                yield result
+        except (torch.OutOfMemoryError, MemoryError):
+            if settings.batch_size == 1:
+                raise
+            settings = replace(settings, batch_size=settings.batch_size // 2)
+            log.warning("out of memory: the batch is halved to %d from here on", settings.batch_size)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def right_per_problem(answers: Sequence[Answer]) -> dict[int, int]:
+    """Right samples of each problem."""
+    right = dict.fromkeys((answer.index for answer in answers), 0)
+    for answer in answers:
+        right[answer.index] += answer.correct
+    return right
+
+
+def summarise(answers: Sequence[Answer], full: Sequence[Answer] = (), full_length: float | None = None) -> Row:
+    """The table line of one method's answers (at least one).
+
+    Args:
+        full: FullKV's answers to the same problems; empty where there are none.
+        full_length: FullKV's mean final length in tokens.
+    """
     count, first = len(answers), answers[0]
-    right = sum(answer.correct for answer in answers)
+    right = right_per_problem(answers)
+    samples = count // len(right)
     written = sum(answer.new_tokens for answer in answers)
+    gains = [(right[index] - whole) / samples for index, whole in right_per_problem(full).items()]
+    paired = bool(gains) and first.method != "full"
     return Row(
         method=first.method,
         budget=first.budget,
         budget_share=None if first.budget is None or full_length is None else first.budget / full_length,
-        n=count,
-        accuracy=right / count,
-        accuracy_ci=wilson(right, count),
+        n=len(right),
+        samples=samples,
+        accuracy=sum(right.values()) / count,
+        accuracy_ci=share_interval(list(right.values()), samples),
+        pass_at={k: pass_at_k(list(right.values()), samples, k) for k in (2, 4, 8, 16, 32, 64) if k <= samples},
+        difference=sum(gains) / len(gains) if paired else None,
+        difference_ci=bootstrap(gains) if paired else None,
+        p_value=mcnemar([a.correct for a in answers], [a.correct for a in full]) if paired and samples == 1 else None,
         mean_new_tokens=written / count,
         nonexec_per_answer=sum(answer.nonexec for answer in answers) / count,
-        tokens_per_second=written / seconds,
-        peak_kv_bytes=peak_kv_bytes,
+        tokens_per_second=written / sum(answer.seconds for answer in answers),
+        peak_kv_bytes=max(answer.peak_kv_bytes for answer in answers),
         steered=first.steered,
         truncated=sum(answer.truncated for answer in answers),
     )

@@ -174,11 +174,12 @@ def generate(
     interval: int | None = None,
     prefill_chunk: int | None = None,
     compile: bool = False,
+    requests: Sequence[int] | None = None,
     reports: list[dict[str, Any]] | None = None,
 ) -> Iterator[Result]:
     """Answers many prompts in batches under a policy; yields each answer as soon as it is finished.
 
-    A row's tokens do not depend on its neighbours, on padding or on the order: request i draws with (seed, i).
+    A row's tokens do not depend on its neighbours, on padding or on the order: request number i draws with (seed, i).
 
     Args:
         model: a transformers causal language model of a supported family.
@@ -190,6 +191,8 @@ def generate(
         eos_token_id: ids that end an answer; the model's own where None.
         batch_size, schedule, max_new_tokens, temperature, top_p, top_k, seed, interval, prefill_chunk, compile: see
             `skipkv.decoding.Settings`.
+        requests: a number for each prompt, which its result carries and its randomness comes from; its place in
+            `prompts` where None.
         reports: receives the cache's report (without positions) when all is done.
 
     Yields:
@@ -208,12 +211,13 @@ def generate(
     if eos_token_id is None:
         eos_token_id = model.generation_config.eos_token_id
     eos = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
-    return _answers(binding, ids, settings, eos, tokenizer, reports)
+    numbered = dict(zip(range(len(ids)) if requests is None else requests, ids, strict=True))
+    return _answers(binding, numbered, settings, eos, tokenizer, reports)
 
 
 def _answers(
     binding: Binding,
-    ids: list[list[int]],
+    ids: dict[int, list[int]],
     settings: Settings,
     eos: list[int],
     tokenizer: Any,
@@ -225,7 +229,7 @@ def _answers(
         engine = TransformersEngine(binding, rows, settings.prefill_chunk, compile=settings.compile)
         for result in decode(engine, ids, settings, rows=rows, eos=eos):
             text = "" if tokenizer is None else tokenizer.decode(result.tokens, skip_special_tokens=True)
-            yield replace(result, text=text)
+            yield replace(result, text=text, peak_kv_bytes=engine.cache.peak_kv_bytes)
         if reports is not None:
             reports.append({key: value for key, value in engine.cache.report().items() if key != "positions"})
     finally:

@@ -6,7 +6,7 @@ for transformers models).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -80,11 +80,12 @@ class Result:
     """One finished answer.
 
     Attributes:
-        index: of the prompt in the list of prompts.
+        index: number of the request: its prompt's place in the list of prompts.
         prompt_tokens: length of the prompt.
         tokens: ids of the new tokens, the end token included.
         finish_reason: "eos" or "length".
         text: the tokens decoded without special tokens; empty where there is no tokenizer.
+        peak_kv_bytes: keys and values that the batch held at most until now.
     """
 
     index: int
@@ -92,6 +93,7 @@ class Result:
     finish_reason: str
     text: str = ""
     prompt_tokens: int = 0
+    peak_kv_bytes: int = 0
 
 
 class Session:
@@ -112,7 +114,7 @@ class Session:
         self.last = torch.zeros(rows, dtype=torch.int64, device=engine.device)
         self.steps = 0
 
-    def admit(self, taken: dict[int, int], prompts: Sequence[Sequence[int]]) -> None:
+    def admit(self, taken: dict[int, int], prompts: Mapping[int, Sequence[int]]) -> None:
         """Lets requests into rows (row -> request): takes in their prompts and writes each one's first token."""
         rows = torch.tensor(list(taken), device=self.engine.device)
         self.request[rows] = torch.tensor(list(taken.values()), device=self.engine.device)
@@ -149,16 +151,16 @@ class Session:
 
 
 def decode(
-    engine: Engine, prompts: Sequence[Sequence[int]], settings: Settings, *, rows: int, eos: Iterable[int]
+    engine: Engine, prompts: Mapping[int, Sequence[int]], settings: Settings, *, rows: int, eos: Iterable[int]
 ) -> Iterator[Result]:
-    """Answers prompts (token ids), `rows` at a time; yields each answer when it is finished.
+    """Answers prompts (request number -> token ids), `rows` at a time; yields each answer when it is finished.
 
     Raises:
         BadInput: a prompt is empty.
     """
-    if empty := [index for index, prompt in enumerate(prompts) if not len(prompt)]:
+    if empty := [request for request, prompt in prompts.items() if not len(prompt)]:
         raise BadInput(f"prompt {empty[0]} is empty; a prompt has at least one token")
-    queue = Queue([len(prompt) for prompt in prompts], settings.schedule)
+    queue = Queue({request: len(prompt) for request, prompt in prompts.items()}, settings.schedule)
     session = Session(engine, rows, settings.max_new_tokens, eos, settings.sampling())
     free = list(range(rows))
     while queue.waiting or len(free) < rows:

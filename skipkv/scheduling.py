@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SCHEDULES = ("static", "grouped", "continuous")
@@ -17,13 +17,13 @@ class Queue:
     section 3.3). continuous: a row takes the next request as soon as its own is finished.
     """
 
-    lengths: Sequence[int]
+    lengths: Mapping[int, int]  # tokens of each request's prompt
     schedule: str
     waiting: deque[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        order = range(len(self.lengths))
-        self.waiting = deque(sorted(order, key=lambda i: self.lengths[i]) if self.schedule == "grouped" else order)
+        order = sorted(self.lengths, key=self.lengths.__getitem__) if self.schedule == "grouped" else self.lengths
+        self.waiting = deque(order)
 
     def next_for(self, free: Sequence[int], rows: int) -> dict[int, int]:
         """Which request each free row takes now: row -> request; empty while a static batch still runs."""

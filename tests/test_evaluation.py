@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from conftest import SHARED
 
 import skipkv
 from skipkv.evaluation import budgets, tasks
-from skipkv.evaluation.metrics import wilson
+from skipkv.evaluation.grading import Grader
+from skipkv.evaluation.metrics import bootstrap, mcnemar, pass_at_k, wilson
 
 
 @pytest.mark.parametrize(
@@ -69,3 +72,39 @@ def test_public_sets_load() -> None:
     assert len(tasks.load(str(SHARED / "data" / "gsm8k_test.jsonl"))) == 1319
     assert len(tasks.load(str(SHARED / "data" / "math500.jsonl"))) == 500
     assert len(tasks.load(str(SHARED / "data" / "aime24.jsonl"))) == 30
+
+
+def test_pass_at_k_is_the_chance_of_a_right_one_among_k() -> None:
+    # 10 samples, 3 right: 1 - C(7, k) / C(10, k).
+    assert pass_at_k([3], 10, 1) == pytest.approx(0.3)
+    assert pass_at_k([3], 10, 2) == pytest.approx(1 - 21 / 45)
+    assert pass_at_k([3], 10, 8) == 1.0
+    assert pass_at_k([10, 0], 10, 4) == 0.5
+    with pytest.raises(ValueError, match="at least 4 samples"):
+        pass_at_k([1], 3, 4)
+
+
+def test_mcnemar_and_bootstrap() -> None:
+    # 1 against 9 discordant pairs: twice the binomial tail, (1 + 10) / 2^9.
+    ours, theirs = [True] * 1 + [False] * 9 + [True] * 30, [False] * 1 + [True] * 9 + [True] * 30
+    assert mcnemar(ours, theirs) == pytest.approx(2 * 11 / 2**10)
+    assert mcnemar(ours, ours) == 1.0
+    low, high = bootstrap([0.0, 1.0] * 100)
+    assert low == pytest.approx(0.43, abs=0.01) and high == pytest.approx(0.57, abs=0.01)
+
+
+def test_an_answer_that_never_ends_is_wrong_and_the_next_one_is_judged() -> None:
+    grader = Grader()
+    try:
+        started = time.monotonic()
+        assert not grader.grade("\\boxed{9^{9^{9^{9^{9}}}}}", "1", seconds=3.0)
+        assert time.monotonic() - started < 30
+        assert grader.grade("\\boxed{4}", "4")
+    finally:
+        grader.close()
+
+
+def test_any_thread_gets_the_same_verdict() -> None:
+    pairs = [("\\boxed{\\frac{1}{2}}", "0.5"), ("\\boxed{3}", "4")] * 8
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda pair: skipkv.grade(*pair), pairs)) == [True, False] * 8
