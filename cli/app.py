@@ -10,10 +10,11 @@ import typer
 from skipkv.cli.compare import compare
 from skipkv.cli.doctor import doctor
 from skipkv.cli.extract_vectors import extract_vectors
+from skipkv.cli.fidelity import fidelity
 from skipkv.cli.patch_and_eval import patch_and_eval
 from skipkv.errors import BadInput
 
-SEVERAL = ("--baselines", "--budgets")  # options that take several values in a row
+SEVERAL = ("--baselines", "--budgets", "--methods")  # options that take several values in a row
 
 app = typer.Typer(
     help="Shrinks the KV cache of reasoning models sentence by sentence, and steers them to write less.",
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("extract-vectors")(extract_vectors)
 app.command("patch-and-eval")(patch_and_eval)
 app.command("compare")(compare)
+app.command("fidelity")(fidelity)
 app.command("doctor")(doctor)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -64,13 +65,8 @@ def draw(out: Path, rows: Sequence[Row]) -> None:
 
 def picture(path: Path, rows: Sequence[Row], title: str, values: Sequence[float]) -> None:
     """One number over the budget, a line per method."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     lines: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    figure, axes = new_figure()
     for row, value in zip(rows, values, strict=True):
         if row.budget is None:
             axes.axhline(value, color="black", linestyle="--", linewidth=1, label=label(row))
@@ -80,6 +76,36 @@ def picture(path: Path, rows: Sequence[Row], title: str, values: Sequence[float]
         axes.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
     axes.set(xlabel="budget (slots per head)", ylabel=title, ylim=(0, None))
     axes.legend(frameon=False)
+    save(figure, path)
+
+
+def write_fidelity(out: Path, model: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes fidelity.json and draws fidelity.png, added NLL over the position in the trace."""
+    write_atomically(out / "fidelity.json", json.dumps({"model": model, "rows": list(rows)}, indent=1) + "\n")
+    figure, axes = new_figure()
+    for row in rows:
+        points = [(point["position"], point["added_nll"]) for point in row["curve"]]
+        axes.plot(*zip(*points, strict=True), label=f"{row['method']} {row['budget']}")
+    axes.set(xlabel="position in the trace (tokens)", ylabel="added NLL (nats per token)")
+    axes.legend(frameon=False)
+    save(figure, out / "fidelity.png")
+
+
+def new_figure() -> tuple[Any, Any]:
+    """A figure with one pair of axes, drawn without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    return figure, axes
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a figure as PNG, whole or not at all, and closes it."""
+    import matplotlib.pyplot as plt
+
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=150)
     plt.close(figure)
