@@ -27,6 +27,9 @@ def compare(
     vectors: o.Vectors = "auto",
     alpha0: o.Alpha0 = None,
     gamma: o.Gamma = None,
+    max_shift: o.MaxShift = None,
+    count_with: o.CountWith = "tokens",
+    vector_layer: o.VectorLayer = None,
     batch_size: o.BatchSize = 10,
     schedule: o.Schedule = "continuous",
     limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 50,
@@ -64,7 +67,6 @@ def compare(
     check(baselines, chosen, options)
     problems = load_task(task, limit)
     o.check_samples(samples, temperature)
-    steering = o.steering_vector(vectors, model, alpha0, gamma)
     settings = Settings(
         batch_size,
         schedule,
@@ -76,9 +78,12 @@ def compare(
         prefill_chunk=prefill_chunk,
         compile=compiled,
     )
+    o.check_vectors(vectors, count_with)
     store = Store(out, o.asked(context))
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-    o.tell_unsteered(vectors, steering)
+    steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
+    if steering:
+        steering = steering.with_strength(alpha0, gamma, max_shift)
     with o.progress() as shown:
 
         def started(title: str) -> Callable[[], None]:

@@ -18,7 +18,9 @@ messages = Console(stderr=True)
 
 Model = Annotated[str, typer.Option(help="Hub name, folder or .gguf file; 'reasoner' is the one that ships.")]
 Task = Annotated[str, typer.Option(help="ledger, ledger-validation, or a .jsonl file with question and answer.")]
-Vectors = Annotated[str, typer.Option(help="Steering vector: a .safetensors file, none, or auto (the reasoner's own).")]
+Vectors = Annotated[
+    str, typer.Option(help="Steering vector: .safetensors, .pt or .gguf; none; auto (the reasoner's own).")
+]
 BatchSize = Annotated[int, typer.Option(help="Rows that decode together.")]
 Schedule = Annotated[str, typer.Option(help="static, grouped (sorted by prompt length) or continuous.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first N problems.")]
@@ -35,6 +37,9 @@ Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with a hub model.")]
 Alpha0 = Annotated[float | None, typer.Option(help="Steering strength before the first re-check [the vector's own].")]
 Gamma = Annotated[float | None, typer.Option(help="Added strength per re-check [the vector's own].")]
+MaxShift = Annotated[float | None, typer.Option(help="Longest shift, as a share of the hidden state's norm.")]
+CountWith = Annotated[str, typer.Option(help="What counts re-checks: tokens (fast), or labeller.")]
+VectorLayer = Annotated[int | None, typer.Option(help="Layer of another tool's vector.")]
 Window = Annotated[int, typer.Option(help="Last tokens, which always stay.")]
 Tau = Annotated[float, typer.Option(help="Similarity above which a sentence is redundant (skipkv).")]
 Lam = Annotated[float, typer.Option(help="Weight of importance against redundancy (rkv, skipkv).")]
@@ -60,8 +65,16 @@ def bar(shown: Progress, title: str, total: int) -> Callable[[], None]:
     return lambda: shown.advance(task)
 
 
-def steering_vector(vectors: str, model: str, alpha0: float | None, gamma: float | None) -> Any:
-    """The steering vector that --vectors means, or None.
+def check_vectors(vectors: str, count_with: str) -> None:
+    """Raises BadInput where --vectors names no file or --count-with is unknown, before any model is loaded."""
+    if vectors not in ("none", "auto") and not Path(vectors).is_file():
+        raise BadInput(f"--vectors is '{vectors}'; there is no such file")
+    if count_with not in ("tokens", "labeller"):
+        raise BadInput(f"--count-with is '{count_with}'; it must be tokens or labeller")
+
+
+def steering_vector(vectors: str, model: str, tokenizer: Any, layer: int | None, count_with: str) -> Any:
+    """The steering vector that --vectors means, or None; says so where nothing is steered though the user may think so.
 
     Raises:
         BadInput: the file is not a steering vector.
@@ -73,15 +86,11 @@ def steering_vector(vectors: str, model: str, alpha0: float | None, gamma: float
         return None
     if vectors == "auto":
         if not same_place(model, REASONER):
+            messages.print("no steering: no vector ships for this model; make one with extract-vectors", style="yellow")
             return None
         vectors = str(REASONER_VECTOR)
-    return load_vector(Path(vectors)).with_strength(alpha0, gamma)
-
-
-def tell_unsteered(vectors: str, steering: Any) -> None:
-    """Says that nothing is steered, where the user may think so."""
-    if vectors == "auto" and steering is None:
-        messages.print("no steering: no vector ships for this model; make one with extract-vectors", style="yellow")
+    steering = load_vector(vectors, tokenizer=tokenizer, model=model, layer=layer)
+    return steering.counting_with(tokenizer) if count_with == "labeller" else steering
 
 
 def asked(context: typer.Context) -> dict[str, Any]:

@@ -21,6 +21,9 @@ def patch_and_eval(
     vectors: o.Vectors = "auto",
     alpha0: o.Alpha0 = None,
     gamma: o.Gamma = None,
+    max_shift: o.MaxShift = None,
+    count_with: o.CountWith = "tokens",
+    vector_layer: o.VectorLayer = None,
     batch_size: o.BatchSize = 10,
     schedule: o.Schedule = "continuous",
     limit: o.Limit = None,
@@ -55,7 +58,6 @@ def patch_and_eval(
     policy = policies.build(method, budget=slots, window=window, tau=tau, lam=lam)
     problems = load_task(task, limit)
     o.check_samples(samples, temperature)
-    steering = o.steering_vector(vectors, model, alpha0, gamma)
     settings = Settings(
         batch_size,
         schedule,
@@ -67,9 +69,12 @@ def patch_and_eval(
         prefill_chunk=prefill_chunk,
         compile=compiled,
     )
+    o.check_vectors(vectors, count_with)
     store = Store(out, o.asked(context))
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-    o.tell_unsteered(vectors, steering)
+    steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
+    if steering:
+        steering = steering.with_strength(alpha0, gamma, max_shift)
     with o.progress() as shown:
         answers = run(
             loaded,

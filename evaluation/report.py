@@ -6,14 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from skipkv.evaluation.runner import Row
-from skipkv.files import write_atomically
+from skipkv.files import new_figure, save_figure, write_atomically
 
 
 def label(row: Row) -> str:
@@ -76,7 +75,7 @@ def picture(path: Path, rows: Sequence[Row], title: str, values: Sequence[float]
         axes.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
     axes.set(xlabel="budget (slots per head)", ylabel=title, ylim=(0, None))
     axes.legend(frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def write_fidelity(out: Path, model: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -88,25 +87,4 @@ def write_fidelity(out: Path, model: str, rows: Sequence[dict[str, Any]]) -> Non
         axes.plot(*zip(*points, strict=True), label=f"{row['method']} {row['budget']}")
     axes.set(xlabel="position in the trace (tokens)", ylabel="added NLL (nats per token)")
     axes.legend(frameon=False)
-    save(figure, out / "fidelity.png")
-
-
-def new_figure() -> tuple[Any, Any]:
-    """A figure with one pair of axes, drawn without a display."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    return figure, axes
-
-
-def save(figure: Any, path: Path) -> None:
-    """Writes a figure as PNG, whole or not at all, and closes it."""
-    import matplotlib.pyplot as plt
-
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=150)
-    plt.close(figure)
-    write_atomically(path, drawn.getvalue())
+    save_figure(figure, out / "fidelity.png")

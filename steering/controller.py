@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,8 +62,16 @@ class AdaptiveRows:
         last: [n] int64, the column of each row's last token in the current pass.
     """
 
-    def __init__(self, vector: Tensor, alpha0: float, gamma: float, tokens: ThinkTokens, rows: int) -> None:
-        self.vector, self.alpha0, self.gamma = vector, alpha0, gamma
+    def __init__(
+        self,
+        vector: Tensor,
+        alpha0: float,
+        gamma: float,
+        tokens: ThinkTokens,
+        rows: int,
+        max_shift: float | None = None,
+    ) -> None:
+        self.vector, self.alpha0, self.gamma, self.max_shift = vector, alpha0, gamma, max_shift
         device = vector.device
         self.delimiters = token_table(tokens.delimiters, device)
         self.markers = token_table(tokens.markers, device)
@@ -115,15 +123,56 @@ class AdaptiveRows:
     def shift(self, hidden: Tensor) -> Tensor:
         """Adds coefficient * vector at the last token of each row; rows with coefficient 0 stay exactly as they are.
 
+        No shift is longer than `max_shift` times the state that it is added to.
+
         Args:
             hidden: [n, t, hidden], the input of the steered layer.
 
         Returns:
             The same shape and dtype.
         """
-        step = (self.coefficient[:, None] * self.vector).to(hidden.dtype)
+        step = self.coefficient[:, None] * self.vector
         steered = hidden.clone()
         index = torch.arange(hidden.shape[0], device=hidden.device)
         state = hidden[index, self.last]
+        if self.max_shift is not None:
+            longest = self.max_shift * state.float().norm(dim=-1, keepdim=True)
+            step = step * (longest / step.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+        step = step.to(hidden.dtype)
         steered[index, self.last] = torch.where(self.coefficient[:, None] != 0, state + step, state)
         return steered
+
+
+class LabelledRows(AdaptiveRows):
+    """Steering that counts re-checks by reading each sentence when it ends, in place of the fast token rule.
+
+    Every step waits for the tokens on the host, and sentences are read one by one: for research, not for serving.
+
+    Args:
+        rechecks_in: whether each of some sentences, as token ids, is a re-check.
+    """
+
+    def __init__(self, rechecks_in: Callable[[list[list[int]]], list[bool]], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.rechecks_in = rechecks_in
+        self.open: list[list[int]] = [[] for _ in range(len(self.thinking))]
+
+    def clear(self, rows: Tensor) -> None:
+        super().clear(rows)
+        for row in rows.tolist():
+            self.open[row] = []
+
+    def _count_rechecks(self, rows: Tensor, tokens: Tensor, real: Tensor, ends: Tensor) -> Tensor:
+        ended: list[tuple[int, list[int]]] = []
+        for place, row in enumerate(rows.tolist()):
+            for token, counts, closes in zip(*(t[place].tolist() for t in (tokens, real, ends)), strict=True):
+                if counts:
+                    self.open[row].append(token)
+                if closes:
+                    ended.append((place, self.open[row]))
+                    self.open[row] = []
+        found = torch.zeros(len(rows), dtype=torch.int64)
+        if ended:
+            for (place, _), recheck in zip(ended, self.rechecks_in([ids for _, ids in ended]), strict=True):
+                found[place] += recheck
+        return found.to(rows.device)

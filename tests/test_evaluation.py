@@ -63,7 +63,7 @@ def test_jsonl_rows_are_read_and_bad_ones_refused(tmp_path: Path) -> None:
     with pytest.raises(skipkv.BadInput, match="line 1"):
         tasks.load(str(path))
     path.write_text("\n")
-    with pytest.raises(skipkv.BadInput, match="holds no problem"):
+    with pytest.raises(skipkv.BadInput, match="holds nothing"):
         tasks.load(str(path))
 
 

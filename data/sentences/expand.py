@@ -14,7 +14,8 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FILLED = 4  # sentences drawn from a pattern with slots; one without gives itself
+# Sentences drawn from a pattern with slots; one without gives itself. About a quarter of a chain of thought re-checks.
+FILLED = {"calc": 8, "conclude": 4, "verify": 2, "transition": 4}
 
 
 def read_sections(path: Path) -> list[tuple[str, str]]:
@@ -45,7 +46,7 @@ def main() -> None:
         fills.setdefault(slot, []).append(text)
     patterns = read_sections(HERE / "patterns.txt")
     for number, (function, pattern) in enumerate(patterns):
-        for _ in range(FILLED if "{" in pattern else 1):
+        for _ in range(FILLED[function] if "{" in pattern else 1):
             text = fill(pattern, fills, rng)
             if text not in seen:
                 seen.add(text)
