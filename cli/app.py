@@ -12,9 +12,17 @@ from skipkv.cli.doctor import doctor
 from skipkv.cli.extract_vectors import extract_vectors
 from skipkv.cli.fidelity import fidelity
 from skipkv.cli.patch_and_eval import patch_and_eval
+from skipkv.cli.sweep_steering import sweep_steering
 from skipkv.errors import BadInput
 
-SEVERAL = ("--baselines", "--budgets", "--methods")  # options that take several values in a row
+SEVERAL = (
+    "--baselines",
+    "--budgets",
+    "--methods",
+    "--vectors",
+    "--alphas",
+    "--gammas",
+)  # options that take several values in a row
 
 app = typer.Typer(
     help="Shrinks the KV cache of reasoning models sentence by sentence, and steers them to write less.",
@@ -26,6 +34,7 @@ app.command("extract-vectors")(extract_vectors)
 app.command("patch-and-eval")(patch_and_eval)
 app.command("compare")(compare)
 app.command("fidelity")(fidelity)
+app.command("sweep-steering")(sweep_steering)
 app.command("doctor")(doctor)
 
 
@@ -34,13 +43,22 @@ def repeat_options(arguments: Sequence[str]) -> list[str]:
     spelled: list[str] = []
     option, taken = "", 0
     for argument in arguments:
-        if argument.startswith("-"):
+        if argument.startswith("-") and not is_number(argument):
             option, taken = (argument, 0) if argument in SEVERAL else ("", 0)
             spelled.append(argument)
         else:
             spelled += [option, argument] if option and taken else [argument]
             taken += 1
     return spelled
+
+
+def is_number(argument: str) -> bool:
+    """Whether an argument with a dash is a negative number, not an option."""
+    try:
+        float(argument)
+    except ValueError:
+        return False
+    return True
 
 
 def fail(message: str) -> int:

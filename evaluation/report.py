@@ -78,6 +78,21 @@ def picture(path: Path, rows: Sequence[Row], title: str, values: Sequence[float]
     save_figure(figure, path)
 
 
+def write_sweep(out: Path, model: str, task: str, points: Sequence[dict[str, Any]]) -> None:
+    """Writes sweep.json and draws sweep.png: accuracy over mean new tokens, each setting a dot."""
+    told = {"model": model, "task": task, "points": list(points)}
+    write_atomically(out / "sweep.json", json.dumps(told, indent=1) + "\n")
+    figure, axes = new_figure()
+    for kind in ("none", "learned", "random"):
+        some = [point for point in points if point["vector"] == kind]
+        axes.scatter([p["mean_new_tokens"] for p in some], [p["accuracy"] for p in some], label=kind)
+        for point in some if kind == "learned" else ():
+            axes.annotate(f"{point['alpha0']:g}", (point["mean_new_tokens"], point["accuracy"]), fontsize=7)
+    axes.set(xlabel="mean new tokens", ylabel="accuracy", ylim=(-0.02, 1.02))
+    axes.legend(frameon=False)
+    save_figure(figure, out / "sweep.png")
+
+
 def write_fidelity(out: Path, model: str, rows: Sequence[dict[str, Any]]) -> None:
     """Writes fidelity.json and draws fidelity.png, added NLL over the position in the trace."""
     write_atomically(out / "fidelity.json", json.dumps({"model": model, "rows": list(rows)}, indent=1) + "\n")

@@ -166,7 +166,11 @@ def right_per_problem(answers: Sequence[Answer]) -> dict[int, int]:
     return right
 
 
-def summarise(answers: Sequence[Answer], full: Sequence[Answer] = (), full_length: float | None = None) -> Row:
+def summarise(
+    answers: Sequence[Answer],
+    full: Sequence[Answer] = (),
+    full_length: float | None = None,
+) -> Row:
     """The table line of one method's answers (at least one).
 
     Args:
@@ -178,7 +182,7 @@ def summarise(answers: Sequence[Answer], full: Sequence[Answer] = (), full_lengt
     samples = count // len(right)
     written = sum(answer.new_tokens for answer in answers)
     gains = [(right[index] - whole) / samples for index, whole in right_per_problem(full).items()]
-    paired = bool(gains) and first.method != "full"
+    paired = bool(gains) and (first.method != "full" or first.steered)
     return Row(
         method=first.method,
         budget=first.budget,
