@@ -22,9 +22,9 @@ def label(row: Row) -> str:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for the terminal."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("method", "budget", "accuracy (95 %)", "to full", "tokens", "non-exec", "tok/s", "KV KiB"):
-        shown.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
+    shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for title in ("method", "budget", "accuracy (95 %)", "to full", "tokens", "nonexec", "tok/s", "KV KiB"):
+        shown.add_column(title, justify="left" if title == "method" else "right", no_wrap=True, overflow="fold")
     for row in rows:
         low, high = row.accuracy_ci
         share = "" if row.budget_share is None else f" ({row.budget_share:.2f})"

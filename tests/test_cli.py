@@ -10,7 +10,7 @@ import torch
 
 from skipkv.cli.app import repeat_options, run
 from skipkv.steering.controller import ThinkTokens
-from skipkv.steering.vectors import SteeringVector
+from skipkv.steering.vectors import SteeringVector, load_vector
 
 
 def test_several_values_after_one_option() -> None:
@@ -107,3 +107,47 @@ def test_another_models_vector_is_refused(tmp_path: Path, capsys: pytest.Capture
     SteeringVector(torch.ones(7), 1, ThinkTokens([1], [], [], [])).save(path)
     assert run(["patch-and-eval", "--vectors", str(path), "--out", str(out)]) == 2
     assert "7 numbers" in capsys.readouterr().err and not out.exists()
+
+
+def test_sweep_finds_a_setting_and_saves_it(tmp_path: Path) -> None:
+    out, best = tmp_path / "sweep", tmp_path / "best.safetensors"
+    command = ["sweep-steering", "--alphas", "-0.3", "0", "--limit", "10", "--save", str(best), "--out", str(out)]
+    assert run(command) == 0
+    points = json.loads((out / "sweep.json").read_text())["points"]
+    assert [(point["vector"], point["alpha0"]) for point in points] == [
+        ("none", 0.0),
+        ("learned", -0.3),
+        ("random", -0.3),
+        ("learned", 0.0),
+        ("random", 0.0),
+    ]
+    assert points[1]["mean_new_tokens"] < 0.7 * points[0]["mean_new_tokens"] < points[2]["mean_new_tokens"]
+    assert load_vector(best).alpha0 == -0.3 and (out / "sweep.png").exists()
+
+
+def test_doctor_finds_the_patch_fit_and_says_when_it_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["doctor"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("the same tokens") == 4 and "transformers" in told and "flash-attn" in told
+    # An upgrade that breaks the patch: attention forgets its scaling.
+    from skipkv.patches import binding
+
+    attend = binding.attend
+    monkeypatch.setattr(binding, "attend", lambda q, k, v, mask, scaling: attend(q, k, v, mask, scaling / 3))
+    assert run(["doctor"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_bad_choices_of_steering(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        (["extract-vectors", "--clusters", "1"], "--clusters is '1'"),
+        (["extract-vectors", "--clustering", "dbscan"], "kmeans, gmm"),
+        (["extract-vectors", "--label-with", "ear"], "classifier or keywords"),
+        (["extract-vectors", "--samples", "2"], "--temperature"),
+        (["patch-and-eval", "--count-with", "fingers"], "tokens or labeller"),
+        (["compare", "--samples", "3"], "--temperature"),
+    ):
+        assert run([*arguments, "--out", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -16,8 +16,9 @@ from skipkv import policies
 from skipkv.decoding import Settings
 from skipkv.evaluation import tasks
 from skipkv.evaluation.models import REASONER, REASONER_VECTOR
-from skipkv.evaluation.runner import run
-from skipkv.steering.functions import thinking_of
+from skipkv.evaluation.runner import run, summarise
+from skipkv.evaluation.sweep import random_like
+from skipkv.steering.functions import NON_EXECUTION, thinking_of
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_generated_answers_are_right_and_say_so(ledger: ModuleType) -> None:
         assert skipkv.grade(text, str(problem.answer()))
         assert tokenizer.decode(tokenizer.encode(problem.question() + text)) == problem.question() + text
         functions = [sentence.function for sentence in skipkv.label_sentences(thinking_of(text))]
-        shares.append(functions.count("verify") / len(functions))
+        shares.append(sum(function in NON_EXECUTION for function in functions) / len(functions))
         lengths.append(len(tokenizer.encode(thinking_of(text))))
     assert 0.3 < sum(shares) / 300 < 0.6
     assert 150 < sum(lengths) / 300 < 600
@@ -67,14 +68,15 @@ def test_weights_are_small() -> None:
 def test_the_full_cache_reasons_and_steering_shortens_it(reasoner: tuple[Any, Any]) -> None:
     problems = tasks.load("ledger", 100)
     settings = Settings(batch_size=25)
-    plain, _ = run(*reasoner, problems, policies.FullKV(), settings)
-    steered, _ = run(*reasoner, problems, policies.FullKV(), settings, steering=skipkv.load_vector(REASONER_VECTOR))
-    # Measured: 0.18 (model card), far from what it should be; weights gone bad would be below this.
-    assert plain.accuracy >= 0.1
+    vector = skipkv.load_vector(REASONER_VECTOR)
+    plain = summarise(run(*reasoner, problems, policies.FullKV(), settings))
+    steered = summarise(run(*reasoner, problems, policies.FullKV(), settings, steering=vector))
+    random = summarise(run(*reasoner, problems, policies.FullKV(), settings, steering=random_like(vector, 0)))
+    assert plain.accuracy >= 0.95
     assert plain.nonexec_per_answer > 3
-    assert steered.mean_new_tokens < 0.8 * plain.mean_new_tokens
+    assert steered.mean_new_tokens < 0.72 * plain.mean_new_tokens < random.mean_new_tokens
     assert steered.nonexec_per_answer < 0.2 * plain.nonexec_per_answer
-    assert steered.accuracy >= plain.accuracy - 0.05
+    assert steered.accuracy >= plain.accuracy - 0.01
 
 
 @pytest.mark.parametrize("name", list(policies.POLICIES))

@@ -268,10 +268,15 @@ def test_own_labels_and_keywords(tmp_path: Path) -> None:
         labeller(labels=path)
 
 
-def test_the_labeller_holds_on_a_frozen_sample() -> None:
-    """Fitted on four of five patterns, it knows the sentences of the fifth; measured: 0.9."""
+def test_the_labeller_knows_patterns_that_it_was_not_fitted_on(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in SENTENCES.read_text().splitlines()]
     assert len(rows) >= 1500 and {row["function"] for row in rows} == set(FUNCTIONS)
+    kept = [row for row in rows if row["pattern"] % 5]
+    (tmp_path / "kept.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    aside = [row for row in rows if row["pattern"] % 5 == 0]
+    found = functions_of([row["text"] for row in aside], labeller(labels=tmp_path / "kept.jsonl"))
+    nonexec = [[name in NON_EXECUTION for name in names] for names in (found, [row["function"] for row in aside])]
+    assert f1_score(nonexec[1], nonexec[0]) > 0.7  # measured: 0.735
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the traces are not here")
@@ -284,6 +289,6 @@ def test_the_labeller_on_real_traces() -> None:
                 nonexec.append(segment["label"] in ("uncertainty-estimation", "backtracking", "example-testing"))
     found = [function in NON_EXECUTION for function in functions_of(texts)]
     words = [function in NON_EXECUTION for function in functions_of(texts, labeller("keywords"))]
-    # Measured: 0.761 and 0.657; the paper's three words 0.671 and 0.476.
+    # Measured: 0.760 and 0.657; the paper's three words 0.671 and 0.476.
     assert f1_score(nonexec, found, average="macro") > 0.75 and f1_score(nonexec, found) > 0.64
     assert f1_score(nonexec, found) > f1_score(nonexec, words) + 0.15
