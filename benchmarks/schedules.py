@@ -62,10 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    shape = benchmark.Options(
-        "smollm2", options.batch, 0, 0, 0, 0, 0, options.threads, "float32", "cpu", [], False, False, None
-    )
-    model, delimiters, name = benchmark.load(shape)
+    model, delimiters, name = benchmark.load("smollm2", torch.float32, "cpu")
     source = torch.Generator().manual_seed(0)
     lengths = (options.shortest * 10 ** torch.rand(options.requests, generator=source)).long()
     prompts = torch.randint(5, model.config.vocab_size, (options.requests, 32), generator=source).tolist()

@@ -33,7 +33,9 @@ def compare(
     batch_size: o.BatchSize = 10,
     schedule: o.Schedule = "continuous",
     limit: Annotated[int, typer.Option(help="Only the first N problems.")] = 50,
-    max_new_tokens: o.MaxNewTokens = 1024,
+    start: o.Start = 0,
+    shuffle: o.Shuffle = False,
+    max_new_tokens: o.MaxNewTokens = None,
     interval: o.Interval = None,
     prefill_chunk: o.PrefillChunk = None,
     compiled: o.Compile = False,
@@ -46,6 +48,7 @@ def compare(
     seed: o.Seed = 0,
     device: o.Device = "cpu",
     dtype: o.Dtype = "float32",
+    device_map: o.DeviceMap = None,
     out: Annotated[Path, typer.Option(help="Folder for results, answers and pictures.")] = Path("runs/compare"),
     trust_remote_code: o.Trust = False,
 ) -> None:
@@ -61,16 +64,17 @@ def compare(
     from skipkv.evaluation.models import load
     from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
+    from skipkv.evaluation.tasks import max_new_tokens as longest_answer
 
     chosen = [parse(budget) for budget in budgets]
     options = {"window": window, "tau": tau, "lam": lam}
     check(baselines, chosen, options)
-    problems = load_task(task, limit)
+    problems = load_task(task, limit, start=start, shuffle=shuffle, seed=seed)
     o.check_samples(samples, temperature)
     settings = Settings(
         batch_size,
         schedule,
-        max_new_tokens,
+        max_new_tokens or longest_answer(task),
         temperature,
         top_p,
         seed=seed,
@@ -80,7 +84,9 @@ def compare(
     )
     o.check_vectors(vectors, count_with)
     store = Store(out, o.asked(context))
-    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded, tokenizer = load(
+        model, device=device, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
+    )
     steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
     if steering:
         steering = steering.with_strength(alpha0, gamma, max_shift)

@@ -32,7 +32,7 @@ def extract_vectors(
     samples: o.Samples = 1,
     temperature: o.Temperature = 0.0,
     batch_size: o.BatchSize = 10,
-    max_new_tokens: o.MaxNewTokens = 1024,
+    max_new_tokens: o.MaxNewTokens = None,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
     dtype: o.Dtype = "float32",
@@ -48,6 +48,7 @@ def extract_vectors(
     from skipkv.evaluation.runner import run
     from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
+    from skipkv.evaluation.tasks import max_new_tokens as longest_answer
     from skipkv.patches.families import parts_of
     from skipkv.policies import FullKV
     from skipkv.steering.activations import POSITIONS, Trace
@@ -66,7 +67,9 @@ def extract_vectors(
     label = labeller(label_with, labels)
     found = read_traces(traces)[:limit] if traces else []
     problems = [] if traces else load_task(task, limit)
-    settings = Settings(batch_size=batch_size, max_new_tokens=max_new_tokens, seed=seed, temperature=temperature)
+    settings = Settings(
+        batch_size=batch_size, max_new_tokens=max_new_tokens or longest_answer(task), seed=seed, temperature=temperature
+    )
     asked: dict[str, object] = {
         "model": model,
         "task": task,

@@ -17,14 +17,20 @@ console = Console()
 messages = Console(stderr=True)
 
 Model = Annotated[str, typer.Option(help="Hub name, folder or .gguf file; 'reasoner' is the one that ships.")]
-Task = Annotated[str, typer.Option(help="ledger, ledger-validation, or a .jsonl file with question and answer.")]
+Task = Annotated[
+    str, typer.Option(help="ledger, ledger-validation, gsm8k, math500, aime24; or a .jsonl or .parquet file.")
+]
 Vectors = Annotated[
     str, typer.Option(help="Steering vector: .safetensors, .pt or .gguf; none; auto (the reasoner's own).")
 ]
 BatchSize = Annotated[int, typer.Option(help="Rows that decode together.")]
 Schedule = Annotated[str, typer.Option(help="static, grouped (sorted by prompt length) or continuous.")]
+Start = Annotated[int, typer.Option(help="Leave out the first N problems.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle", help="Draw the problems' order by --seed first.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first N problems.")]
-MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens; a longer one counts as wrong.")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(help="Longest answer, in tokens; longer counts as wrong [the task's].")
+]
 Interval = Annotated[int | None, typer.Option(help="Tokens between compressions [half the budget, 16 to 128].")]
 PrefillChunk = Annotated[int | None, typer.Option(help="Prompt tokens taken in at once [the whole prompt].")]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile the decode step; CUDA graphs on a GPU.")]
@@ -34,6 +40,7 @@ TopP = Annotated[float, typer.Option(help="Nucleus sampling.")]
 Seed = Annotated[int, typer.Option(help="Seed of sampling and clustering.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+DeviceMap = Annotated[str | None, typer.Option(help="auto: spread a model over all GPUs (accelerate).")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with a hub model.")]
 Alpha0 = Annotated[float | None, typer.Option(help="Steering strength before the first re-check [the vector's own].")]
 Gamma = Annotated[float | None, typer.Option(help="Added strength per re-check [the vector's own].")]

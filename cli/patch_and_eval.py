@@ -27,7 +27,9 @@ def patch_and_eval(
     batch_size: o.BatchSize = 10,
     schedule: o.Schedule = "continuous",
     limit: o.Limit = None,
-    max_new_tokens: o.MaxNewTokens = 1024,
+    start: o.Start = 0,
+    shuffle: o.Shuffle = False,
+    max_new_tokens: o.MaxNewTokens = None,
     interval: o.Interval = None,
     prefill_chunk: o.PrefillChunk = None,
     compiled: o.Compile = False,
@@ -40,7 +42,9 @@ def patch_and_eval(
     seed: o.Seed = 0,
     device: o.Device = "cpu",
     dtype: o.Dtype = "float32",
+    device_map: o.DeviceMap = None,
     out: Annotated[Path, typer.Option(help="Folder for results.json and answers.jsonl.")] = Path("runs/patch-and-eval"),
+    show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Print the first prompt and stop.")] = False,
     trust_remote_code: o.Trust = False,
 ) -> None:
     """Patch a model's attention, steer it, and grade its answers."""
@@ -48,20 +52,22 @@ def patch_and_eval(
     from skipkv.decoding import Settings
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import in_slots, length_from, parse
-    from skipkv.evaluation.models import load
+    from skipkv.evaluation.models import load, load_tokenizer
     from skipkv.evaluation.runner import mean_length, run, summarise
     from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
+    from skipkv.evaluation.tasks import max_new_tokens as longest_answer
+    from skipkv.evaluation.tasks import prompt_for
 
     length = length_from(full_results) if full_results else full_length
     slots = None if method == "full" else in_slots(parse(budget), length)
     policy = policies.build(method, budget=slots, window=window, tau=tau, lam=lam)
-    problems = load_task(task, limit)
+    problems = load_task(task, limit, start=start, shuffle=shuffle, seed=seed)
     o.check_samples(samples, temperature)
     settings = Settings(
         batch_size,
         schedule,
-        max_new_tokens,
+        max_new_tokens or longest_answer(task),
         temperature,
         top_p,
         seed=seed,
@@ -69,9 +75,14 @@ def patch_and_eval(
         prefill_chunk=prefill_chunk,
         compile=compiled,
     )
+    if show_prompt:
+        typer.echo(prompt_for(problems[0], load_tokenizer(model, trust_remote_code)))
+        return
     o.check_vectors(vectors, count_with)
     store = Store(out, o.asked(context))
-    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded, tokenizer = load(
+        model, device=device, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
+    )
     steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
     if steering:
         steering = steering.with_strength(alpha0, gamma, max_shift)

@@ -33,7 +33,7 @@ def sweep_steering(
     save: Annotated[Path | None, typer.Option(help="Write the best vector with its strengths here.")] = None,
     limit: o.Limit = None,
     batch_size: o.BatchSize = 10,
-    max_new_tokens: o.MaxNewTokens = 1024,
+    max_new_tokens: o.MaxNewTokens = None,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
     dtype: o.Dtype = "float32",
@@ -48,13 +48,14 @@ def sweep_steering(
     from skipkv.evaluation.models import load
     from skipkv.evaluation.sweep import best, sweep
     from skipkv.evaluation.tasks import load as load_task
+    from skipkv.evaluation.tasks import max_new_tokens as longest_answer
 
     require_at_least("number of --alphas", len(alphas), 1)
     policy = policies.build(method, budget=None if method == "full" else in_slots(parse(budget), None))
     problems = load_task(task, limit)
     for given in vectors:
         o.check_vectors(given, "tokens")
-    settings = Settings(batch_size=batch_size, max_new_tokens=max_new_tokens, seed=seed)
+    settings = Settings(batch_size=batch_size, max_new_tokens=max_new_tokens or longest_answer(task), seed=seed)
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     learned = [o.steering_vector(given, model, tokenizer, vector_layer, "tokens") for given in vectors]
     if None in learned:

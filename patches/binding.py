@@ -79,6 +79,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    dropout: float = 0.0,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:

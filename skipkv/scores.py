@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
 # Key-to-key similarities held at once: as many as a core's cache holds, or as keep a GPU busy.
-SIMILARITIES = {"cpu": 1 << 19, "cuda": 1 << 24}
+SIMILARITIES = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 def importance(keys: Tensor, queries: Tensor, kernel_size: int) -> Tensor:
@@ -52,14 +52,14 @@ def redundancy(keys: Tensor, threshold: float = 0.5) -> Tensor:
     heads, slots, head_dim = keys.flatten(0, 1).shape
     held = SIMILARITIES.get(keys.device.type, SIMILARITIES["cuda"])
     at_once, lines = max(1, held // slots**2), max(1, min(slots, held // slots))
-    index = torch.arange(slots, device=keys.device)
+    index = torch.arange(slots, dtype=torch.float32, device=keys.device)
     total = torch.zeros(heads, slots, dtype=torch.float32, device=keys.device)
     for part, sums in zip(keys.reshape(heads, slots, head_dim).split(at_once), total.split(at_once), strict=True):
         unit = normalize(part.float(), dim=-1)
-        for line in index.split(lines):
-            similarity = unit[:, line] @ unit.transpose(-1, -2)
-            similarity.masked_fill_(line[:, None] == index, 0.0)
-            latest = torch.where(similarity > threshold, index, 0).amax(dim=-1, keepdim=True)
+        for first in range(0, slots, lines):
+            similarity = unit[:, first : first + lines] @ unit.transpose(-1, -2)
+            similarity.diagonal(offset=first, dim1=-2, dim2=-1).zero_()
+            latest = index.where(similarity > threshold, 0.0).amax(dim=-1, keepdim=True).long()
             sums += similarity.scatter_(-1, latest, 0.0).sum(dim=1)
     return (total / slots).softmax(dim=-1).view(keys.shape[:3])
 
