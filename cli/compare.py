@@ -49,6 +49,8 @@ def compare(
     device: o.Device = "cpu",
     dtype: o.Dtype = "float32",
     device_map: o.DeviceMap = None,
+    ray: o.Ray = None,
+    ray_workers: o.RayWorkers = None,
     out: Annotated[Path, typer.Option(help="Folder for results, answers and pictures.")] = Path("runs/compare"),
     trust_remote_code: o.Trust = False,
 ) -> None:
@@ -61,7 +63,6 @@ def compare(
     from skipkv.evaluation.budgets import parse
     from skipkv.evaluation.comparison import check
     from skipkv.evaluation.comparison import compare as compare_methods
-    from skipkv.evaluation.models import load
     from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
     from skipkv.evaluation.tasks import max_new_tokens as longest_answer
@@ -84,13 +85,9 @@ def compare(
     )
     o.check_vectors(vectors, count_with)
     store = Store(out, o.asked(context))
-    loaded, tokenizer = load(
-        model, device=device, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
-    )
-    steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
-    if steering:
-        steering = steering.with_strength(alpha0, gamma, max_shift)
-    with o.progress() as shown:
+    loading = {"device": device, "dtype": dtype, "device_map": device_map, "trust_remote_code": trust_remote_code}
+    with o.workforce(model, loading, ray, ray_workers) as (loaded, tokenizer, answerer), o.progress() as shown:
+        steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
 
         def started(title: str) -> Callable[[], None]:
             return o.bar(shown, title, samples * len(problems))
@@ -102,10 +99,11 @@ def compare(
             baselines=baselines,
             budgets=chosen,
             settings=settings,
-            steering=steering,
+            steering=steering.with_strength(alpha0, gamma, max_shift) if steering else None,
             options=options,
             samples=samples,
             store=store,
+            answerer=answerer,
             started=started,
         )
     o.console.print(report.table(result.rows))

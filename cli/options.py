@@ -41,6 +41,8 @@ Seed = Annotated[int, typer.Option(help="Seed of sampling and clustering.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 DeviceMap = Annotated[str | None, typer.Option(help="auto: spread a model over all GPUs (accelerate).")]
+Ray = Annotated[str | None, typer.Option("--ray", help="Spread the work: a Ray cluster's address, or local.")]
+RayWorkers = Annotated[int | None, typer.Option(help="Workers with --ray [one per GPU].")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with a hub model.")]
 Alpha0 = Annotated[float | None, typer.Option(help="Steering strength before the first re-check [the vector's own].")]
 Gamma = Annotated[float | None, typer.Option(help="Added strength per re-check [the vector's own].")]
@@ -98,6 +100,25 @@ def steering_vector(vectors: str, model: str, tokenizer: Any, layer: int | None,
         vectors = str(REASONER_VECTOR)
     steering = load_vector(vectors, tokenizer=tokenizer, model=model, layer=layer)
     return steering.counting_with(tokenizer) if count_with == "labeller" else steering
+
+
+@contextmanager
+def workforce(
+    model: str, options: dict[str, Any], ray: str | None, workers: int | None
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Model, tokenizer and answerer: the model itself, or, with --ray, a pool of workers that hold it."""
+    from skipkv.evaluation.models import load, load_tokenizer
+
+    if ray is None:
+        yield (*load(model, **options), None)
+        return
+    from skipkv.evaluation.scale import Pool
+
+    pool = Pool(ray, model, options, workers)
+    try:
+        yield None, load_tokenizer(model, options["trust_remote_code"]), pool.answers_of
+    finally:
+        pool.close()
 
 
 def asked(context: typer.Context) -> dict[str, Any]:

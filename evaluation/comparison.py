@@ -10,7 +10,7 @@ from skipkv import policies
 from skipkv.decoding import Settings
 from skipkv.errors import BadInput
 from skipkv.evaluation.budgets import in_slots
-from skipkv.evaluation.runner import Row, mean_length, run, summarise
+from skipkv.evaluation.runner import Answerer, Row, mean_length, run, summarise
 from skipkv.evaluation.store import Answer, Store
 from skipkv.evaluation.tasks import Problem
 from skipkv.steering.vectors import SteeringVector
@@ -68,6 +68,7 @@ def compare(
     options: dict[str, Any],
     samples: int = 1,
     store: Store | None = None,
+    answerer: Answerer | None = None,
     started: Callable[[str], Callable[[], None]] = lambda title: lambda: None,
 ) -> Comparison:
     """Runs FullKV, then every method at every budget.
@@ -76,6 +77,7 @@ def compare(
         options: policy options, given to every policy that has them.
         samples: answers to each problem.
         store: keeps the answers; those that it holds already are not written again.
+        answerer: answers the prompts in place of `model`: a pool of workers.
         started: called with a run's title; returns what to call after each of its answers.
 
     Raises:
@@ -96,6 +98,7 @@ def compare(
             samples=samples,
             steering=vector,
             store=store,
+            answerer=answerer,
             finished=started(title),
         )
 

@@ -24,6 +24,9 @@ from skipkv.steering.vectors import SteeringVector
 log = logging.getLogger(__name__)
 
 
+Answerer = Callable[[dict[int, str], Policy, Settings, SteeringVector | None], Iterator[Result]]
+
+
 @dataclass(frozen=True)
 class Row:
     """What one method did: one line of the table.
@@ -71,6 +74,7 @@ def run(
     samples: int = 1,
     steering: SteeringVector | None = None,
     store: Store | None = None,
+    answerer: Answerer | None = None,
     finished: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
     """Answers and grades all problems under one policy; what the store holds already is not done again.
@@ -78,6 +82,7 @@ def run(
     Args:
         samples: answers to each problem, drawn with different randomness.
         store: keeps the answers.
+        answerer: answers the prompts in place of `model`: a pool of workers.
         finished: called after each answer, those of the store included.
 
     Returns:
@@ -95,8 +100,12 @@ def run(
         for index, sample in product(range(len(problems)), range(samples))
         if (index, sample) not in done
     }
+    if answerer:
+        results = answerer(waiting, policy, settings, steering)
+    else:
+        results = answers_of(model, tokenizer, waiting, policy, settings, steering)
     before = time.perf_counter()
-    for result in answers_of(model, tokenizer, waiting, policy, settings, steering):
+    for result in results:
         problem, now = problems[result.index // samples], time.perf_counter()
         truncated = result.finish_reason == "length"
         sentences = label_sentences(thinking_of(result.text))

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from conftest import SHARED
 
@@ -108,3 +109,32 @@ def test_any_thread_gets_the_same_verdict() -> None:
     pairs = [("\\boxed{\\frac{1}{2}}", "0.5"), ("\\boxed{3}", "4")] * 8
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda pair: skipkv.grade(*pair), pairs)) == [True, False] * 8
+
+
+def test_tasks_of_files_with_start_limit_and_shuffle(tmp_path: Path) -> None:
+    rows = [{"problem": f"{n} + 1?", "answer": n + 1, "subject": "sums"} for n in range(20)]
+    (tmp_path / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "task.parquet")
+    for name in ("task.jsonl", "task.parquet"):
+        path = str(tmp_path / name)
+        assert [p.answer for p in tasks.load(path, 3, start=5)] == ["6", "7", "8"]
+        drawn = [p.answer for p in tasks.load(path, 20, shuffle=True, seed=1)]
+        assert drawn != [p.answer for p in tasks.load(path)] and sorted(drawn, key=int) == [
+            str(n + 1) for n in range(20)
+        ]
+    with pytest.raises(skipkv.BadInput, match="--start is 20"):
+        tasks.load(str(tmp_path / "task.jsonl"), start=20)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    with pytest.raises(skipkv.BadInput, match="does not read as Parquet"):
+        tasks.load(str(tmp_path / "broken.parquet"))
+
+
+def test_hub_sets_that_cannot_be_reached_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route")))
+    for name in ("gsm8k", "math500", "aime24"):
+        with pytest.raises(skipkv.BadInput, match=r"local \.jsonl or \.parquet"):
+            tasks.load(name)
+    rows = [{"question": "2 + 2?", "answer": "four\n#### 1,004"}]
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: rows)
+    (problem,) = tasks.load("gsm8k")
+    assert problem.answer == "1004" and "\\boxed" in problem.instruction and tasks.max_new_tokens("gsm8k") == 8192
