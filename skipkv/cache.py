@@ -399,21 +399,23 @@ class BudgetedCache(Cache):
 
     def _compress_layers(self, slab: Slab, layers: slice, rows: Tensor) -> None:
         policy, budget = self.policy, self.policy.slots_kept
-        positions = slab.positions[layers, rows]
-        count, due = positions.shape[:2]
-        attention = slab.attention[layers, rows].flatten(0, 1) if policy.reads_attention else None
+        due = slice(None) if len(rows) == self.rows else rows  # where all rows are, nothing is copied to look at it
+        positions = slab.positions[layers, due]
+        shape = positions.shape[:2]
+        attention = slab.attention[layers, due].flatten(0, 1) if policy.reads_attention else None
         penalty = self.penalty(rows, positions).flatten(0, 1) if policy.reads_sentences else None
         kept = policy.keep(
-            slab.keys[layers, rows].flatten(0, 1),
-            slab.queries[layers, rows].flatten(0, 1),
+            slab.keys[layers, due].flatten(0, 1),
+            slab.queries[layers, due].flatten(0, 1),
             penalty=penalty,
             attention=attention,
         )
         for table in (slab.keys, slab.values, slab.positions):
-            table[layers, rows, :, :budget] = take(table[layers, rows].flatten(0, 1), kept).unflatten(0, (count, due))
+            table[layers, due, :, :budget] = take(table[layers, due].flatten(0, 1), kept).unflatten(0, shape)
         if attention is not None:
-            slab.attention[layers, rows] = 0.0
-            slab.attention[layers, rows, :, :budget] = take(attention, kept).unflatten(0, (count, due))
+            best = take(attention, kept).unflatten(0, shape)
+            slab.attention[layers, due] = 0.0
+            slab.attention[layers, due, :, :budget] = best
 
     def penalty(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Sentence penalties at cached positions [layers, n, kv_heads, slots], float32, on their device."""
