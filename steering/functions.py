@@ -48,21 +48,45 @@ def _normal(sentence: str) -> str:
     return re.sub(r"\$[^$]*\$|\\\w+|\d+([.,]\d+)*", "0", plain)
 
 
-def _words(sentence: str) -> list[str]:
-    return re.findall(r"[\w']+|[?!:=;]", _normal(sentence))
+@dataclass(frozen=True)
+class Cues:
+    """A sentence as the words that tell its function: what it is about is masked, for the classifier not to learn it.
+
+    Attributes:
+        known: the words that are kept; all are where it is empty.
+    """
+
+    known: frozenset[str] = frozenset()
+
+    def words(self, sentence: str) -> list[str]:
+        """Words and the marks ? ! : = ;, in order."""
+        found = re.findall(r"[\w']+|[?!:=;]", _normal(sentence))
+        return [word if not self.known or word in self.known or not word[0].isalpha() else "*" for word in found]
+
+    def runs(self, sentence: str) -> list[str]:
+        """Words, pairs and triples."""
+        words = self.words(sentence)
+        return [" ".join(words[at : at + count]) for count in (1, 2, 3) for at in range(len(words) - count + 1)]
+
+    def openings(self, sentence: str) -> list[str]:
+        """The first one to six words: there most sentences say what they are up to."""
+        words = self.words(sentence)
+        return [" ".join(words[:count]) for count in range(1, 7)]
 
 
-def _openings(sentence: str) -> list[str]:
-    """The first one to five words or marks: there most sentences say what they are up to."""
-    words = re.findall(r"[\w']+|[^\w\s]", _normal(sentence))
-    return [" ".join(words[:count]) for count in range(1, 6)]
+def cues_beside(path: Path) -> Cues:
+    """The words of the patterns that lie beside our sentences; other labelled sentences keep all their words."""
+    patterns = path.with_name("patterns.txt")
+    if path != SENTENCES or not patterns.exists():
+        return Cues()
+    return Cues(frozenset(re.findall(r"[\w']+", patterns.read_text().lower())))
 
 
 @lru_cache(maxsize=4)
 def fitted(path: Path = SENTENCES) -> Labeller:
     """A labeller fitted on labelled sentences: JSONL with `text` and `function`.
 
-    TF-IDF of words, pairs and triples, and of openings, under logistic regression.
+    TF-IDF of runs of cue words, and of openings, under logistic regression.
 
     Raises:
         BadInput: the file is missing, has a broken line, or holds fewer than two functions.
@@ -74,11 +98,10 @@ def fitted(path: Path = SENTENCES) -> Labeller:
     texts, functions = read_labelled(path)
     if len(set(functions)) < 2:
         raise BadInput(f"'{path}' has sentences of one function only; a labeller needs at least two")
+    cues = cues_beside(path)
     features = make_union(
-        TfidfVectorizer(
-            tokenizer=_words, token_pattern=None, lowercase=False, ngram_range=(1, 3), sublinear_tf=True, min_df=2
-        ),
-        TfidfVectorizer(analyzer=_openings, min_df=2),
+        TfidfVectorizer(analyzer=cues.runs, sublinear_tf=True, min_df=2),
+        TfidfVectorizer(analyzer=cues.openings, min_df=2),
     )
     classifier: Any = make_pipeline(features, LogisticRegression(C=1.0, max_iter=3000))
     classifier.fit(texts, functions)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from conftest import SHARED
+from conftest import ROOT, SHARED
 
 import skipkv
 from skipkv.evaluation import budgets, tasks
@@ -138,3 +138,24 @@ def test_hub_sets_that_cannot_be_reached_are_told_in_one_line(monkeypatch: pytes
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: rows)
     (problem,) = tasks.load("gsm8k")
     assert problem.answer == "1004" and "\\boxed" in problem.instruction and tasks.max_new_tokens("gsm8k") == 8192
+
+
+def test_answer_pairs() -> None:
+    """Right and wrong answers in many dresses; no verdict may be wrong."""
+    judged, wrong = 0, []
+    for line in (ROOT / "tests" / "answer_pairs.txt").read_text().splitlines()[1:]:
+        gold, right, others = (part.strip() for part in line.split(" | "))
+        for forms, verdict in ((right, True), (others, False)):
+            for form in forms.split(" ; "):
+                judged += 1
+                if skipkv.grade(f"<think>\n\\boxed{{7}}\n</think>\n\n\\boxed{{{form.strip()}}}", gold) is not verdict:
+                    wrong.append((gold, form, verdict))
+    assert not wrong and judged >= 150
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the public sets are not here")
+def test_every_gold_answer_is_right() -> None:
+    for row in map(json.loads, (SHARED / "data" / "math500.jsonl").read_text().splitlines()):
+        assert skipkv.grade(row["solution"], row["answer"]), row["unique_id"]
+    for problem in tasks.load(str(SHARED / "data" / "gsm8k_test.jsonl")):
+        assert skipkv.grade(f"\\boxed{{{problem.answer}}}", problem.answer)
