@@ -18,7 +18,10 @@ messages = Console(stderr=True)
 
 Model = Annotated[str, typer.Option(help="Hub name, folder or .gguf file; 'reasoner' is the one that ships.")]
 Task = Annotated[
-    str, typer.Option(help="ledger, ledger-validation, gsm8k, math500, aime24; or a .jsonl or .parquet file.")
+    str,
+    typer.Option(
+        help="ledger, ledger-validation, gsm8k, math500, aime24, livecodebench; or a .jsonl or .parquet file."
+    ),
 ]
 Vectors = Annotated[
     str, typer.Option(help="Steering vector: .safetensors, .pt or .gguf; none; auto (the reasoner's own).")

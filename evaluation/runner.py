@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from skipkv.decoding import Result, Settings
-from skipkv.evaluation.grading import grade
 from skipkv.evaluation.metrics import bootstrap, mcnemar, pass_at_k, share_interval
 from skipkv.evaluation.store import Answer, Store
 from skipkv.evaluation.tasks import Problem, prompt_for
@@ -120,7 +119,7 @@ def run(
                 text=result.text,
                 answer=result.text.rsplit("</think>", 1)[-1].strip(),
                 gold=problem.answer,
-                correct=not truncated and grade(result.text, problem.answer),
+                correct=not truncated and problem.is_right(result.text),
                 truncated=truncated,
                 prompt_tokens=result.prompt_tokens,
                 new_tokens=len(result.tokens),

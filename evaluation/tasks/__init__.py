@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skipkv.errors import BadInput, require_at_least
-from skipkv.evaluation.tasks import aime24, gsm8k, ledger, math500
+from skipkv.evaluation.tasks import aime24, gsm8k, ledger, livecodebench, math500
 from skipkv.evaluation.tasks.mathematics import problem_of
 from skipkv.evaluation.tasks.problem import BOXED, Problem, prompt_for
 from skipkv.evaluation.tasks.source import FILES, Hub, local_rows
@@ -29,6 +29,7 @@ TASKS = {
     "ledger-validation": Task(ledger.VALIDATION, "", ledger.MAX_NEW_TOKENS),
     "gsm8k": Task(gsm8k.HUB, BOXED, gsm8k.MAX_NEW_TOKENS),
     "math500": Task(math500.HUB, BOXED, math500.MAX_NEW_TOKENS),
+    "livecodebench": Task(livecodebench.HUB, "", livecodebench.MAX_NEW_TOKENS),
     "aime24": Task(aime24.HUB, BOXED, aime24.MAX_NEW_TOKENS),
 }
 DEFAULT_MAX_NEW_TOKENS = 1024  # of a file, which says nothing of it
@@ -67,7 +68,12 @@ def load(name: str, limit: int | None = None, *, start: int = 0, shuffle: bool =
     require_at_least("--start", start, 0)
     task = task_of(name)
     rows = local_rows(task.source) if isinstance(task.source, Path) else enumerate(task.source.rows(), start=1)
-    problems = [problem_of(row, f"'{name}' line {number}", task.instruction) for number, row in rows]
+    problems = [
+        livecodebench.problem_of(row, f"'{name}' line {number}")
+        if all(column in row for column in livecodebench.COLUMNS)
+        else problem_of(row, f"'{name}' line {number}", task.instruction)
+        for number, row in rows
+    ]
     if shuffle:
         random.Random(seed).shuffle(problems)
     if start >= len(problems):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from skipkv.evaluation.grading import grade
+
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 THINK = "<think>"
 
@@ -16,6 +18,10 @@ class Problem:
     question: str
     answer: str
     instruction: str = ""
+
+    def is_right(self, text: str) -> bool:
+        """Whether what the model wrote is right: here, whether its final answer is the right one."""
+        return grade(text, self.answer)
 
 
 def prompt_for(problem: Problem, tokenizer: Any) -> str:

@@ -20,6 +20,7 @@ class Hub:
     name: str
     split: str
     config: str | None = None
+    data_files: str | None = None
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Downloads it, or takes it from the cache of `datasets`.
@@ -30,7 +31,7 @@ class Hub:
         from datasets import load_dataset
 
         try:
-            yield from load_dataset(self.name, self.config, split=self.split)
+            yield from load_dataset(self.name, self.config, split=self.split, data_files=self.data_files)
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).strip().split("\n")[0]
             raise BadInput(
