@@ -92,7 +92,9 @@ def test_a_pipeline_runs(reasoner: tuple[Any, Any]) -> None:
     (expected,) = (result.text for result in results)
     pipeline = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
     with skipkv.patch(model, policies.SkipKV(budget=96), tokenizer=tokenizer):
-        (answer,) = pipeline(prompt, return_full_text=False, do_sample=False, add_special_tokens=False)
+        (answer,) = pipeline(
+            prompt, return_full_text=False, do_sample=False, max_new_tokens=1024, add_special_tokens=False
+        )
     assert answer["generated_text"] == expected
 
 
