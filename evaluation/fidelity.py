@@ -129,7 +129,7 @@ def log_probabilities(model: Any, tokenizer: Any, text: Text, policy: Policy, in
         start, end = 0, first
         while start < tokens.shape[1]:
             cache.select([0], prompt=False)  # all of it counts as written by the model
-            logits = model(input_ids=tokens[:, start:end], past_key_values=cache, use_cache=True).logits[0]
+            logits = binding.logits(tokens[:, start:end], None, cache)[0]
             yield logits.float().log_softmax(dim=-1)
             start, end = end, end + step
     finally:

@@ -129,6 +129,8 @@ class Binding:
         if steering:  # says now, not in the middle of a run, when the vector is another model's
             steering.start(1, len(self.parts.layers), self.parts.shape.hidden, self.parts.shape.devices[steering.layer])
         self.signature = inspect.signature(type(self.parts.decoder).forward)
+        # transformers 5.2x calls the argument `cache`, releases before it `past_key_values`.
+        self.cache_name = "cache" if "cache" in self.signature.parameters else "past_key_values"
         self.cache: SteeredCache
         self._compiled: Callable[..., Any] | None = None
         self._undo = ExitStack()
@@ -196,6 +198,13 @@ class Binding:
             cache.steered = self.steering.start(rows, len(self.parts.layers), shape.hidden, device)
         return cache
 
+    def logits(self, tokens: Tensor, real: Tensor | None, cache: SteeredCache, last: int = 0) -> Tensor:
+        """Next-token logits [n, t, vocab] of tokens [n, t] that go into the cache; of the `last` ones, 0 for all."""
+        output = self.model(
+            input_ids=tokens, attention_mask=real, use_cache=True, logits_to_keep=last, **{self.cache_name: cache}
+        )
+        return output.logits
+
     # -- hooks, in the order in which a pass meets them ----------------------------------------------------------------
 
     def _begin(
@@ -210,7 +219,7 @@ class Binding:
             raise BadInput(
                 "a patched model reads input_ids (sentences and steering look at them); inputs_embeds was given"
             )
-        cache = given.get("past_key_values")
+        cache = given.pop("past_key_values", None) or given.pop("cache", None)
         if not isinstance(cache, SteeredCache):
             if cache is not None and (type(cache) is not DynamicCache or cache.get_seq_length() > 0):
                 raise BadInput(
@@ -225,7 +234,8 @@ class Binding:
         span = cache.begin(tokens.to(cache.home), None if mask is None else mask[:, -tokens.shape[1] :].to(cache.home))
         if cache.steered:
             cache.steered.read(span.rows, span.tokens, span.real)
-        given.update(past_key_values=cache, position_ids=span.positions.to(tokens.device), attention_mask=None)
+        given.update(position_ids=span.positions.to(tokens.device), attention_mask=None)
+        given[self.cache_name] = cache
         if "cache_position" in self.signature.parameters:  # transformers 4: else it counts on the host, step by step
             given["cache_position"] = span.positions[0].to(tokens.device)
         return (), given

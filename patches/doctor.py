@@ -128,9 +128,9 @@ def small_budget(model: Any, tokenizer: Any, prompts: Sequence[list[int]]) -> Fi
     policy, interval, rows = SkipKV(budget=24), 8, len(prompts)
     ids = torch.tensor([prompt[:4] for prompt in prompts], device=model.device)
     with patch(model, policy, tokenizer=tokenizer, interval=interval) as binding, torch.no_grad():
-        cache = model(ids).past_key_values
-        for _ in range(TOKENS):
-            logits = model(ids[:, :1], past_key_values=cache).logits
+        cache = binding.new_cache(rows)
+        for piece in (ids, *[ids[:, :1]] * TOKENS):
+            logits = binding.logits(piece, None, cache)
         shape, report = binding.parts.shape, binding.cache.report()
     expected = 2 * shape.dtype.itemsize * len(shape.devices) * rows * shape.kv_heads * (24 + interval) * shape.head_dim
     right = report["kv_bytes"] == expected and report["compressions"] > 0 and bool(torch.isfinite(logits).all())

@@ -149,10 +149,7 @@ class TransformersEngine:
         self.cache.clear(rows)
 
     def _forward(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        logits: Tensor = self.binding.model(
-            input_ids=tokens, attention_mask=real, past_key_values=self.cache, use_cache=True, logits_to_keep=1
-        ).logits
-        return logits[:, -1]
+        return self.binding.logits(tokens, real, self.cache, last=1)[:, -1]
 
 
 def generate(

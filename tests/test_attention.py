@@ -102,8 +102,9 @@ def test_half_precision_stays_close(name: str, dtype: torch.dtype) -> None:
     for kind in (torch.float32, dtype):
         model.to(kind)
         with skipkv.patch(model, policy, delimiter_ids=DELIMITERS) as binding, torch.no_grad():
-            cache = model(ids[:, :20]).past_key_values
-            steps = [model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(20, 90)]
+            cache = binding.new_cache(1)
+            binding.logits(ids[:, :20], None, cache)
+            steps = [binding.logits(ids[:, i : i + 1], None, cache) for i in range(20, 90)]
         logits[kind] = torch.cat(steps, dim=1).float()
         assert binding.cache.slabs[0].keys.dtype == kind
     # Where a near tie falls the other way another slot is kept, so a few steps may differ; most agree closely.

@@ -28,7 +28,7 @@ def test_chunks_evict_what_steps_evict(reasoner: tuple[Any, Any], name: str) -> 
         steps = []
         for token in text.tokens:
             cache.select([0], prompt=False)
-            steps.append(model(token.view(1, 1), past_key_values=cache).logits[0, 0])
+            steps.append(binding.logits(token.view(1, 1), None, cache)[0, 0])
     assert cache.compressions > 5
     torch.testing.assert_close(chunks, torch.stack(steps).log_softmax(dim=-1), rtol=1e-3, atol=1e-3)
 
