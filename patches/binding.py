@@ -64,6 +64,7 @@ class SteeredCache(BudgetedCache):
     """A cache together with the steering of the same batch."""
 
     reorder_cache = crop = batch_repeat_interleave = batch_select_indices = refuse
+    is_croppable = True  # newer transformers ask first; `crop` then says why not
 
     steered: SteeredRows | None = None
 
