@@ -76,10 +76,9 @@ class Cues:
 
 def cues_beside(path: Path) -> Cues:
     """The words of the patterns that lie beside our sentences; other labelled sentences keep all their words."""
-    patterns = path.with_name("patterns.txt")
-    if path != SENTENCES or not patterns.exists():
+    if path != SENTENCES:
         return Cues()
-    return Cues(frozenset(re.findall(r"[\w']+", patterns.read_text().lower())))
+    return Cues(frozenset(re.findall(r"[\w']+", path.with_name("patterns.txt").read_text().lower())))
 
 
 @lru_cache(maxsize=4)
