@@ -68,7 +68,10 @@ def extract_vectors(
     found = read_traces(traces)[:limit] if traces else []
     problems = [] if traces else load_task(task, limit)
     settings = Settings(
-        batch_size=batch_size, max_new_tokens=max_new_tokens or longest_answer(task), seed=seed, temperature=temperature
+        batch_size=batch_size,
+        max_new_tokens=longest_answer(task) if max_new_tokens is None else max_new_tokens,
+        seed=seed,
+        temperature=temperature,
     )
     asked: dict[str, object] = {
         "model": model,

@@ -67,7 +67,7 @@ def patch_and_eval(
     settings = Settings(
         batch_size,
         schedule,
-        max_new_tokens or longest_answer(task),
+        longest_answer(task) if max_new_tokens is None else max_new_tokens,
         temperature,
         top_p,
         seed=seed,

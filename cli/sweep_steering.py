@@ -55,7 +55,11 @@ def sweep_steering(
     problems = load_task(task, limit)
     for given in vectors:
         o.check_vectors(given, "tokens")
-    settings = Settings(batch_size=batch_size, max_new_tokens=max_new_tokens or longest_answer(task), seed=seed)
+    settings = Settings(
+        batch_size=batch_size,
+        max_new_tokens=longest_answer(task) if max_new_tokens is None else max_new_tokens,
+        seed=seed,
+    )
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     learned = [o.steering_vector(given, model, tokenizer, vector_layer, "tokens") for given in vectors]
     if None in learned:
