@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
-import resource
 import sys
 
 from math_verify import parse, verify
@@ -41,7 +41,10 @@ def judge(text: str, gold: str) -> bool:
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if os.name == "posix":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     print("ready", flush=True)
     for line in sys.stdin:
         try:

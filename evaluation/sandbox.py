@@ -9,7 +9,6 @@ namespaces, nothing is run at all.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -135,6 +134,8 @@ def _run(code: str, given: str, limits: Limits) -> Outcome:
 
 def _limiter(limits: Limits) -> Callable[[], None]:
     """What the child does to itself before it starts."""
+
+    import resource  # Unix only, as all of this; the module must load elsewhere
 
     def limit() -> None:
         for kind, value in (
