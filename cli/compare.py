@@ -75,7 +75,7 @@ def compare(
     settings = Settings(
         batch_size,
         schedule,
-        longest_answer(task) if max_new_tokens is None else max_new_tokens,
+        longest_answer(task, max_new_tokens),
         temperature,
         top_p,
         seed=seed,
@@ -87,7 +87,7 @@ def compare(
     store = Store(out, o.asked(context))
     loading = {"device": device, "dtype": dtype, "device_map": device_map, "trust_remote_code": trust_remote_code}
     with o.workforce(model, loading, ray, ray_workers) as (loaded, tokenizer, answerer), o.progress() as shown:
-        steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
+        steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with, alpha0, gamma, max_shift)
 
         def started(title: str) -> Callable[[], None]:
             return o.bar(shown, title, samples * len(problems))
@@ -99,7 +99,7 @@ def compare(
             baselines=baselines,
             budgets=chosen,
             settings=settings,
-            steering=steering.with_strength(alpha0, gamma, max_shift) if steering else None,
+            steering=steering,
             options=options,
             samples=samples,
             store=store,

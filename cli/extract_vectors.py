@@ -55,8 +55,9 @@ def extract_vectors(
     from skipkv.steering.clustering import METHODS
     from skipkv.steering.extraction import extract, layers_asked, read_traces, row_of
     from skipkv.steering.formats import write_gguf
-    from skipkv.steering.functions import labeller, thinking_of
+    from skipkv.steering.functions import labeller
     from skipkv.steering.pictures import draw
+    from skipkv.thinking import thinking_of
 
     for option, given, known in (("--position", position, POSITIONS), ("--clustering", method, METHODS)):
         if given not in known:
@@ -69,7 +70,7 @@ def extract_vectors(
     problems = [] if traces else load_task(task, limit)
     settings = Settings(
         batch_size=batch_size,
-        max_new_tokens=longest_answer(task) if max_new_tokens is None else max_new_tokens,
+        max_new_tokens=longest_answer(task, max_new_tokens),
         seed=seed,
         temperature=temperature,
     )

@@ -85,7 +85,16 @@ def check_vectors(vectors: str, count_with: str) -> None:
         raise BadInput(f"--count-with is '{count_with}'; it must be tokens or labeller")
 
 
-def steering_vector(vectors: str, model: str, tokenizer: Any, layer: int | None, count_with: str) -> Any:
+def steering_vector(
+    vectors: str,
+    model: str,
+    tokenizer: Any,
+    layer: int | None,
+    count_with: str,
+    alpha0: float | None = None,
+    gamma: float | None = None,
+    max_shift: float | None = None,
+) -> Any:
     """The steering vector that --vectors means, or None; says so where nothing is steered though the user may think so.
 
     Raises:
@@ -102,6 +111,7 @@ def steering_vector(vectors: str, model: str, tokenizer: Any, layer: int | None,
             return None
         vectors = str(REASONER_VECTOR)
     steering = load_vector(vectors, tokenizer=tokenizer, model=model, layer=layer)
+    steering = steering.with_strength(alpha0, gamma, max_shift)
     return steering.counting_with(tokenizer) if count_with == "labeller" else steering
 
 

@@ -67,7 +67,7 @@ def patch_and_eval(
     settings = Settings(
         batch_size,
         schedule,
-        longest_answer(task) if max_new_tokens is None else max_new_tokens,
+        longest_answer(task, max_new_tokens),
         temperature,
         top_p,
         seed=seed,
@@ -83,9 +83,7 @@ def patch_and_eval(
     loaded, tokenizer = load(
         model, device=device, dtype=dtype, device_map=device_map, trust_remote_code=trust_remote_code
     )
-    steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with)
-    if steering:
-        steering = steering.with_strength(alpha0, gamma, max_shift)
+    steering = o.steering_vector(vectors, model, tokenizer, vector_layer, count_with, alpha0, gamma, max_shift)
     with o.progress() as shown:
         answers = run(
             loaded,

@@ -57,14 +57,15 @@ def sweep_steering(
         o.check_vectors(given, "tokens")
     settings = Settings(
         batch_size=batch_size,
-        max_new_tokens=longest_answer(task) if max_new_tokens is None else max_new_tokens,
+        max_new_tokens=longest_answer(task, max_new_tokens),
         seed=seed,
     )
     loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-    learned = [o.steering_vector(given, model, tokenizer, vector_layer, "tokens") for given in vectors]
+    learned = [
+        o.steering_vector(given, model, tokenizer, vector_layer, "tokens", max_shift=max_shift) for given in vectors
+    ]
     if None in learned:
         raise BadInput(f"--vectors is {' '.join(vectors)}, which gives no vector for this model; name a file")
-    learned = [vector.with_strength(max_shift=max_shift) for vector in learned]
     with o.progress() as shown:
 
         def started(title: str) -> Callable[[], None]:

@@ -21,10 +21,9 @@ LARGE = 1 << 20  # a budget that stands for one not known yet
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows and answers, and FullKV's mean final length in tokens."""
+    """All rows, and FullKV's mean final length in tokens."""
 
     rows: list[Row]
-    answers: list[Answer]
     full_length: float
 
 
@@ -104,12 +103,10 @@ def compare(
 
     full = answers_under(policies.build(FULL), None)
     length = mean_length(full)
-    rows, answers = [summarise(full)], list(full)
+    rows = [summarise(full)]
     chosen = [
         policies.build(name, budget=in_slots(budget, length), **options) for budget in budgets for name, _ in runs
     ]
     for policy, (_, vector) in zip(chosen, runs * len(budgets), strict=True):
-        more = answers_under(policy, vector)
-        rows.append(summarise(more, full, length))
-        answers += more
-    return Comparison(rows, answers, length)
+        rows.append(summarise(answers_under(policy, vector), full, length))
+    return Comparison(rows, length)

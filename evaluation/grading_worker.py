@@ -10,6 +10,8 @@ import sys
 
 from math_verify import parse, verify
 
+from skipkv.thinking import answer_of
+
 MEMORY = 4 << 30  # bytes; 9^{9^{9^9}} wants more
 
 # It warns, at every call, that its own timeouts are off.
@@ -19,7 +21,7 @@ for name in ("math_verify.parser", "math_verify.grader"):
 
 def final_answer(text: str) -> str:
     """From the last box behind "</think>" on; all that follows the thinking where there is no box."""
-    final = text.rsplit("</think>", 1)[-1]
+    final = answer_of(text)
     return final[max(0, final.rfind("\\boxed")) :]
 
 

@@ -17,8 +17,9 @@ from skipkv.evaluation.store import Answer, Store
 from skipkv.evaluation.tasks import Problem, prompt_for
 from skipkv.patches.engine import generate
 from skipkv.policies import Policy
-from skipkv.steering.functions import NON_EXECUTION, label_sentences, thinking_of
+from skipkv.steering.functions import NON_EXECUTION, label_sentences
 from skipkv.steering.vectors import SteeringVector
+from skipkv.thinking import answer_of, thinking_of
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def run(
                 sample=result.index % samples,
                 prompt=prompts[result.index // samples],
                 text=result.text,
-                answer=result.text.rsplit("</think>", 1)[-1].strip(),
+                answer=answer_of(result.text).strip(),
                 gold=problem.answer,
                 correct=not truncated and problem.is_right(result.text),
                 truncated=truncated,

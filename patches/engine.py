@@ -172,7 +172,6 @@ def generate(
     prefill_chunk: int | None = None,
     compile: bool = False,
     requests: Sequence[int] | None = None,
-    reports: list[dict[str, Any]] | None = None,
 ) -> Iterator[Result]:
     """Answers many prompts in batches under a policy; yields each answer as soon as it is finished.
 
@@ -190,7 +189,6 @@ def generate(
             `skipkv.decoding.Settings`.
         requests: a number for each prompt, which its result carries and its randomness comes from; its place in
             `prompts` where None.
-        reports: receives the cache's report (without positions) when all is done.
 
     Yields:
         `Result`, in the order in which answers end.
@@ -209,7 +207,7 @@ def generate(
         eos_token_id = model.generation_config.eos_token_id
     eos = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
     numbered = dict(zip(range(len(ids)) if requests is None else requests, ids, strict=True))
-    return _answers(binding, numbered, settings, eos, tokenizer, reports)
+    return _answers(binding, numbered, settings, eos, tokenizer)
 
 
 def _answers(
@@ -218,7 +216,6 @@ def _answers(
     settings: Settings,
     eos: list[int],
     tokenizer: Any,
-    reports: list[dict[str, Any]] | None,
 ) -> Iterator[Result]:
     rows = min(settings.batch_size, max(1, len(ids)))
     binding.apply()
@@ -227,8 +224,6 @@ def _answers(
         for result in decode(engine, ids, settings, rows=rows, eos=eos):
             text = "" if tokenizer is None else tokenizer.decode(result.tokens, skip_special_tokens=True)
             yield replace(result, text=text, peak_kv_bytes=engine.cache.peak_kv_bytes)
-        if reports is not None:
-            reports.append({key: value for key, value in engine.cache.report().items() if key != "positions"})
     finally:
         binding.undo()
 

@@ -148,9 +148,11 @@ def write_states(
         rows = []
         for row, piece in enumerate(pieces):
             first, last = (bound.to(hidden.device) for bound in piece.bounds(position))
-            sums = torch.nn.functional.pad(hidden[row].float().cumsum(dim=0), (0, 0, 1, 0))
-            mean = (sums[last + 1] - sums[first]) / (last + 1 - first)[:, None]
-            rows.append(mean if position == "mean" else hidden[row, last].float())
+            if position == "mean":
+                sums = torch.nn.functional.pad(hidden[row].float().cumsum(dim=0), (0, 0, 1, 0))
+                rows.append((sums[last + 1] - sums[first]) / (last + 1 - first)[:, None])
+            else:
+                rows.append(hidden[row, last].float())
         taken.append(torch.cat(rows).cpu())
 
     with ExitStack() as stack:

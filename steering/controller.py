@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from skipkv.sentences import delimiter_ids, in_table, token_table
+from skipkv.thinking import THINK_END, THINK_START
 
 # The authors' marks of a non-execution sentence (SkipKV, section 3.2).
 MARKERS = ("Alternatively", "Wait", "again")
-THINK_START, THINK_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True)

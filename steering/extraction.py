@@ -18,8 +18,9 @@ from skipkv.files import read_jsonl
 from skipkv.steering.activations import Activations, Trace, record
 from skipkv.steering.clustering import MAIN, LayerDirection, direction
 from skipkv.steering.controller import think_tokens
-from skipkv.steering.functions import FUNCTIONS, Labeller, thinking_of
+from skipkv.steering.functions import FUNCTIONS, Labeller
 from skipkv.steering.vectors import SteeringVector
+from skipkv.thinking import thinking_of
 
 TEXT_FIELDS = ("text", "thinking", "response")
 NEARLY = 0.005  # of AUC: a layer this close to the best is as good

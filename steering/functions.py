@@ -214,8 +214,3 @@ def label_sentences(text: str, label: Labeller | None = None) -> list[Sentence]:
         Sentence(piece, function, *place)
         for piece, function, place in zip(pieces, functions_of(pieces, label), places, strict=True)
     ]
-
-
-def thinking_of(text: str) -> str:
-    """The part of an answer before "</think>", without "<think>"; all of it where there is no such mark."""
-    return text.split("</think>")[0].split("<think>")[-1]

@@ -35,21 +35,17 @@ def test_bytes_follow_the_formula_and_do_not_grow(name: str) -> None:
     model = tiny_model("Llama")
     peaks = []
     for new_tokens in (10, 200):
-        reports: list[dict[str, Any]] = []
-        list(
-            skipkv.generate(
-                model,
-                random_prompts((40, 9, 33)),
-                policy=policies.build(name, budget=24),
-                delimiter_ids=DELIMITERS,
-                eos_token_id=[],
-                batch_size=3,
-                interval=16,
-                max_new_tokens=new_tokens,
-                reports=reports,
-            )
+        results = skipkv.generate(
+            model,
+            random_prompts((40, 9, 33)),
+            policy=policies.build(name, budget=24),
+            delimiter_ids=DELIMITERS,
+            eos_token_id=[],
+            batch_size=3,
+            interval=16,
+            max_new_tokens=new_tokens,
         )
-        peaks.append(reports[0]["peak_kv_bytes"])
+        peaks.append(max(result.peak_kv_bytes for result in results))
     assert peaks == [formula(model, 3, 24 + 16)] * 2
 
 

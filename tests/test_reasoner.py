@@ -18,7 +18,8 @@ from skipkv.evaluation import tasks
 from skipkv.evaluation.models import REASONER, REASONER_VECTOR
 from skipkv.evaluation.runner import run, summarise
 from skipkv.evaluation.sweep import random_like
-from skipkv.steering.functions import NON_EXECUTION, thinking_of
+from skipkv.steering.functions import NON_EXECUTION
+from skipkv.thinking import thinking_of
 
 
 @pytest.fixture(scope="module")

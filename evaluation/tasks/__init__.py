@@ -48,9 +48,9 @@ def task_of(name: str) -> Task:
     raise BadInput(f"--task is '{name}'; it must be one of {', '.join(TASKS)}, or a file: {', '.join(FILES)}")
 
 
-def max_new_tokens(name: str) -> int:
-    """How long an answer of the task may be where nobody says."""
-    return task_of(name).max_new_tokens
+def max_new_tokens(name: str, given: int | None = None) -> int:
+    """How long an answer of the task may be: what is given, or else the task's own length."""
+    return task_of(name).max_new_tokens if given is None else given
 
 
 def load(name: str, limit: int | None = None, *, start: int = 0, shuffle: bool = False, seed: int = 0) -> list[Problem]:

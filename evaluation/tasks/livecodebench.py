@@ -14,6 +14,7 @@ from skipkv.errors import BadInput
 from skipkv.evaluation.sandbox import run_code
 from skipkv.evaluation.tasks.problem import Problem
 from skipkv.evaluation.tasks.source import Hub
+from skipkv.thinking import answer_of
 
 HUB = Hub("json", "train", data_files="hf://datasets/livecodebench/code_generation_lite/test.jsonl")
 MAX_NEW_TOKENS = 10_000
@@ -48,7 +49,7 @@ class CodeProblem(Problem):
 
     def is_right(self, text: str) -> bool:
         """Whether the last code block behind the thinking passes every test."""
-        blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", text.rsplit("</think>", 1)[-1], re.DOTALL)
+        blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", answer_of(text), re.DOTALL)
         if not blocks:
             return False
         code = PRELUDE + blocks[-1] + (CALL.format(name=self.function) if self.function else "")

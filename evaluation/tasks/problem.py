@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from skipkv.evaluation.grading import grade
+from skipkv.thinking import THINK_START
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-THINK = "<think>"
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ def prompt_for(problem: Problem, tokenizer: Any) -> str:
         return asked + "\n"
     turn = [{"role": "user", "content": asked}]
     prompt: str = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-    thinks = tokenizer.convert_tokens_to_ids(THINK) not in (None, tokenizer.unk_token_id)
-    return prompt + THINK + "\n" if thinks and THINK not in prompt else prompt
+    thinks = tokenizer.convert_tokens_to_ids(THINK_START) not in (None, tokenizer.unk_token_id)
+    return prompt + THINK_START + "\n" if thinks and THINK_START not in prompt else prompt
