@@ -71,10 +71,10 @@ def examine(model: Any, tokenizer: Any, texts: Sequence[str] = TEXTS) -> Iterato
 
 @torch.no_grad()
 def plain_tokens(model: Any, prompt: list[int]) -> list[int]:
-    """What the plain model writes, greedily; no end token stops it."""
+    """What the plain model writes, greedily, up to an end token; a penalty in its own settings is left out."""
     ids = torch.tensor([prompt], device=model.device)
     written = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=TOKENS, max_new_tokens=TOKENS
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, repetition_penalty=1.0, max_new_tokens=TOKENS
     )
     return written[0, len(prompt) :].tolist()
 
@@ -89,16 +89,7 @@ def agreement(
     batch_size: int,
 ) -> Finding:
     """Whether the patched model writes the plain model's tokens; a different one must be a tie in the plain model."""
-    ends = model.generation_config.eos_token_id
-    found = generate(
-        model,
-        prompts,
-        policy=policy,
-        tokenizer=tokenizer,
-        max_new_tokens=TOKENS,
-        batch_size=batch_size,
-        eos_token_id=ends,
-    )
+    found = generate(model, prompts, policy=policy, tokenizer=tokenizer, max_new_tokens=TOKENS, batch_size=batch_size)
     ties = 0
     for result in found:
         expected = plain[result.index]

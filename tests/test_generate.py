@@ -12,6 +12,7 @@ from conftest import DELIMITERS, EOS, random_prompts, tiny_model
 import skipkv
 from skipkv import policies
 from skipkv.evaluation import tasks
+from skipkv.patches.doctor import examine
 from skipkv.steering.controller import ThinkTokens
 from skipkv.steering.vectors import SteeringVector
 
@@ -116,3 +117,15 @@ def test_a_compiled_step_writes_the_same_tokens(name: str) -> None:
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert "forward" not in vars(model.model)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_the_doctor_is_not_misled_by_an_end_or_by_the_models_own_settings(
+    reasoner: tuple[Any, Any], penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that end early, and models (Qwen2.5's) whose generation settings penalise repetition."""
+    model, tokenizer = reasoner
+    monkeypatch.setattr(model.generation_config, "repetition_penalty", penalty)
+    short = "<|user|>- Ann: 7.\n- Ben: Ann plus 2.\nHow many keys does Ben have?<|assistant|><think>\n"
+    found = list(examine(model, tokenizer, [short, "<|user|>- Ann: 7.\nWhat?<|assistant|></think>\n\n\\boxed{7}"]))
+    assert len(found) == 6 and all(finding.ok for finding in found), found
