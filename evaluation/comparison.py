@@ -8,7 +8,6 @@ from typing import Any
 
 from skipkv import policies
 from skipkv.decoding import Settings
-from skipkv.errors import BadInput
 from skipkv.evaluation.budgets import in_slots
 from skipkv.evaluation.runner import Answerer, Row, mean_length, run, summarise
 from skipkv.evaluation.store import Answer, Store
@@ -34,8 +33,7 @@ def methods_of(baselines: Sequence[str]) -> list[str]:
         BadInput: a baseline is unknown.
     """
     for name in baselines:
-        if name not in policies.POLICIES:
-            raise BadInput(f"--baselines has '{name}'; known are {', '.join(policies.POLICIES)}")
+        policies.require_known(name)
     return [name for name in dict.fromkeys(baselines) if name not in (FULL, OURS)] + [OURS]
 
 
@@ -45,9 +43,9 @@ def check(baselines: Sequence[str], budgets: Sequence[int | float], options: dic
     Raises:
         BadInput: a baseline is unknown, or a budget in slots or a policy option cannot work.
     """
-    methods_of(baselines)
     for budget in budgets:
-        policies.build(OURS, budget=budget if isinstance(budget, int) else LARGE, **options)
+        for name in methods_of(baselines):
+            policies.build(name, budget=budget if isinstance(budget, int) else LARGE, **options)
 
 
 def runs_of(methods: Sequence[str], steering: SteeringVector | None) -> list[tuple[str, SteeringVector | None]]:
@@ -82,8 +80,8 @@ def compare(
     Raises:
         BadInput: a method is unknown or a budget cannot work; budgets in slots are checked before anything runs.
     """
-    runs = runs_of(methods_of(baselines), steering)
     check(baselines, budgets, options)
+    runs = runs_of(methods_of(baselines), steering)
     store = store or Store()
 
     def answers_under(policy: policies.Policy, vector: SteeringVector | None) -> list[Answer]:

@@ -115,7 +115,8 @@ class Binding:
     def __init__(
         self, model: Any, policy: Policy, *, interval: int, steering: Steering | None, delimiters: Iterable[int]
     ) -> None:
-        self.model, self.policy, self.interval, self.steering = model, policy, interval, steering
+        self.model, self.interval, self.steering = model, interval, steering
+        self.policy = policy.for_model(model)
         self.delimiters = sorted(set(delimiters))
         self.parts = parts_of(model)
         if policy.reads_sentences and not self.delimiters:

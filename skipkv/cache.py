@@ -81,7 +81,7 @@ class Slab:
     Attributes:
         keys, values: [layers, rows, kv_heads, slots, head_dim], in the model's dtype.
         positions: [layers, rows, kv_heads, slots] int32, the original position of the token in each slot.
-        queries: [layers, rows, q_heads, window, head_dim], a ring of the last tokens' queries, where they are read.
+        queries: [layers, rows, q_heads, queries_kept, head_dim], a ring of the last tokens' queries, where read.
         attention: [layers, rows, kv_heads, slots] float32, accumulated over queries, where the policy reads it.
     """
 
@@ -90,9 +90,8 @@ class Slab:
         self.keys = torch.zeros(*heads, slots, shape.head_dim, dtype=shape.dtype, device=device)
         self.values = torch.zeros_like(self.keys)
         self.positions = torch.zeros(*heads, slots, dtype=torch.int32, device=device)
-        window = policy.window if policy.reads_queries else 0
         self.queries = torch.zeros(
-            layers, rows, shape.q_heads, window, shape.head_dim, dtype=shape.dtype, device=device
+            layers, rows, shape.q_heads, policy.queries_kept, shape.head_dim, dtype=shape.dtype, device=device
         )
         self.attention = torch.zeros(*heads, slots if policy.reads_attention else 0, device=device)
 
@@ -191,13 +190,15 @@ class SlotLayer(CacheLayerMixin):
         """Writes what the policy keeps of rows that have more tokens than slots; `over` [n] bool picks them."""
         cache, span, policy = self.cache, self.cache.span, self.cache.policy
         rows = span.rows[over.to(span.rows.device)]
-        keys, _, positions, *attention = (table[over] for table in packed)
+        keys, values, positions, *attention = (table[over] for table in packed)
         kept = policy.keep(
             keys,
             self.slab.queries[self.index, rows],
             lengths=span.lengths[over].to(keys.device),
             penalty=cache.penalty(rows, positions[None])[0] if policy.reads_sentences else None,
             attention=attention[0] if attention else None,
+            values=values if policy.reads_values else None,
+            newest=cache.newest(rows),
         )
         for (slots, _), table in zip(tables, packed, strict=True):
             slots[rows, :, : policy.slots_kept] = take(table[over], kept)
@@ -409,6 +410,8 @@ class BudgetedCache(Cache):
             slab.queries[layers, due].flatten(0, 1),
             penalty=penalty,
             attention=attention,
+            values=slab.values[layers, due].flatten(0, 1) if policy.reads_values else None,
+            newest=self.newest(rows).repeat(shape[0]),
         )
         for table in (slab.keys, slab.values, slab.positions):
             table[layers, due, :, :budget] = take(table[layers, due].flatten(0, 1), kept).unflatten(0, shape)
@@ -421,6 +424,10 @@ class BudgetedCache(Cache):
         """Sentence penalties at cached positions [layers, n, kv_heads, slots], float32, on their device."""
         assert self.tracker is not None
         return self.tracker.penalty(rows.to(self.home), positions.to(self.home)).to(positions.device)
+
+    def newest(self, rows: Tensor) -> Tensor:
+        """Original position of the last token of rows [n] int64, on their device."""
+        return (self.seen[rows.to(self.home)] - 1).to(rows.device)
 
     def _reserve(self, slots: int) -> None:
         """Grows a cache without a budget; one with a budget has all its slots from the start."""

@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from skipkv.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What a policy chooses from: rows whose every slot holds a token. What it does not read is None.
+
+    Attributes:
+        keys, values: [batch, kv_heads, slots, head_dim], keys rotated, oldest token first.
+        queries: [batch, q_heads, queries_kept, head_dim], rotated; that of position p has place p % queries_kept.
+        penalty, attention: [batch, kv_heads, slots] float32, of sentences, and accumulated over all queries so far.
+        newest: [batch] int64, original position of the last token.
+    """
+
+    keys: Tensor
+    queries: Tensor
+    values: Tensor | None = None
+    penalty: Tensor | None = None
+    attention: Tensor | None = None
+    newest: Tensor | None = None
+
+    def of(self, rows: Tensor, length: int) -> Cached:
+        """Only those rows [n] int64, cut to `length` slots."""
+
+        def cut(table: Tensor | None) -> Tensor | None:
+            return None if table is None else table[rows, :, :length]
+
+        newest = None if self.newest is None else self.newest[rows]
+        keys, queries = self.keys[rows, :, :length], self.queries[rows]
+        return Cached(keys, queries, cut(self.values), cut(self.penalty), cut(self.attention), newest)
 
 
 @dataclass(frozen=True)
@@ -22,6 +51,7 @@ class Policy:
 
     name: ClassVar[str]
     reads_queries: ClassVar[bool] = False  # wants the queries of the window
+    reads_values: ClassVar[bool] = False  # wants the cached values
     reads_attention: ClassVar[bool] = False  # wants the attention accumulated over all queries
     reads_sentences: ClassVar[bool] = False  # wants sentence penalties
 
@@ -44,6 +74,8 @@ class Policy:
         lengths: Tensor | None = None,
         penalty: Tensor | None = None,
         attention: Tensor | None = None,
+        values: Tensor | None = None,
+        newest: Tensor | None = None,
     ) -> Tensor:
         """The slots to keep.
 
@@ -54,6 +86,7 @@ class Policy:
                 keeps what it has, and empty slots fill its list.
             penalty: [batch, kv_heads, slots] float32, sentence penalty (SkipKV), 0 where there is none.
             attention: [batch, kv_heads, slots] float32, attention accumulated over all queries so far (H2O).
+            values: like the keys; newest: [batch] int64, original position of the last token (scorers of kvpress).
 
         Returns:
             [batch, kv_heads, budget] int64, ascending.
@@ -64,25 +97,30 @@ class Policy:
         batch, kv_heads, slots, _ = keys.shape
         if slots < self.slots_kept:
             raise BadInput(f"{self.name} keeps {self.slots_kept} slots, but only {slots} were given")
-        if self.reads_queries and queries.shape[2] != self.window:
-            raise BadInput(f"{self.name} has a window of {self.window}, but {queries.shape[2]} queries were given")
+        if self.reads_queries and queries.shape[2] != self.queries_kept:
+            raise BadInput(f"{self.name} reads {self.queries_kept} queries, but {queries.shape[2]} were given")
+        cached = Cached(keys, queries, values, penalty, attention, newest)
         if lengths is None:
-            return self.choose(keys, queries, penalty, attention)
+            return self.choose(cached)
         # Rows of one length are cut to it and judged together: each is judged on exactly what it would be alone.
         kept = torch.arange(self.slots_kept, device=keys.device).repeat(batch, kv_heads, 1)
         for length in lengths[lengths >= self.slots_kept].unique().tolist():
             rows = (lengths == length).nonzero().squeeze(1)
-            kept[rows] = self.choose(
-                keys[rows, :, :length],
-                queries[rows],
-                None if penalty is None else penalty[rows, :, :length],
-                None if attention is None else attention[rows, :, :length],
-            )
+            kept[rows] = self.choose(cached.of(rows, length))
         return kept
 
-    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
-        """`keep` on rows whose every slot holds a token: what a new policy writes."""
+    def choose(self, cached: Cached) -> Tensor:
+        """The slots to keep, [batch, kv_heads, budget] int64, ascending: what a new policy writes."""
         raise NotImplementedError(f"{type(self).__name__} must define choose()")
+
+    def for_model(self, model: Any) -> Policy:
+        """The policy as it runs in a model: itself, unless it looks at the model's parts."""
+        return self
+
+    @property
+    def queries_kept(self) -> int:
+        """Queries of the last tokens that the cache holds ready: those of the window, where they are read."""
+        return self.window if self.reads_queries else 0
 
     @property
     def slots_kept(self) -> int:

@@ -30,6 +30,8 @@ class FullKV(Policy):
         lengths: Tensor | None = None,
         penalty: Tensor | None = None,
         attention: Tensor | None = None,
+        values: Tensor | None = None,
+        newest: Tensor | None = None,
     ) -> Tensor:
         """All slots: [batch, kv_heads, slots] int64."""
         return torch.arange(keys.shape[2], device=keys.device).expand(keys.shape[:3])

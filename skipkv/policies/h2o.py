@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from skipkv.errors import BadInput
-from skipkv.policies.base import Policy
+from skipkv.policies.base import Cached, Policy
 from skipkv.scores import best_and_window
 
 
@@ -19,8 +19,8 @@ class H2O(Policy):
     name: ClassVar[str] = "h2o"
     reads_attention: ClassVar[bool] = True
 
-    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
-        if attention is None:
+    def choose(self, cached: Cached) -> Tensor:
+        if cached.attention is None:
             raise BadInput("h2o needs attention: the attention accumulated over all queries so far")
         recent = max(self.window, self.slots_kept // 2)
-        return best_and_window(attention[..., : keys.shape[2] - recent], self.slots_kept, recent)
+        return best_and_window(cached.attention[..., :-recent], self.slots_kept, recent)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from skipkv.errors import BadInput
+from skipkv.policies.base import Cached
 from skipkv.policies.snapkv import SnapKV
 from skipkv.scores import best_and_window, importance, redundancy
 
@@ -25,10 +26,10 @@ class RKV(SnapKV):
         if not 0 <= self.lam <= 1:
             raise BadInput(f"lam is {self.lam}; it must be from 0 to 1")
 
-    def score(self, keys: Tensor, queries: Tensor) -> Tensor:
+    def score(self, cached: Cached) -> Tensor:
         """Z of the tokens before the window: [batch, kv_heads, slots - window] float32."""
-        important = importance(keys, queries, self.kernel_size)
-        return self.lam * important - (1 - self.lam) * redundancy(keys)[..., : important.shape[-1]]
+        important = importance(cached.keys, cached.queries, self.kernel_size)
+        return self.lam * important - (1 - self.lam) * redundancy(cached.keys)[..., : important.shape[-1]]
 
-    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
-        return best_and_window(self.score(keys, queries), self.slots_kept, self.window)
+    def choose(self, cached: Cached) -> Tensor:
+        return best_and_window(self.score(cached), self.slots_kept, self.window)

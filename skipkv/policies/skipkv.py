@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from skipkv.errors import BadInput
+from skipkv.policies.base import Cached
 from skipkv.policies.rkv import RKV
 from skipkv.scores import best_and_window
 
@@ -30,8 +31,8 @@ class SkipKV(RKV):
         if not 0 < self.tau <= 1:
             raise BadInput(f"tau is {self.tau}; it must be above 0 and at most 1")
 
-    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
-        score = self.score(keys, queries)
-        if penalty is not None:
-            score = score - penalty[..., : score.shape[-1]]
+    def choose(self, cached: Cached) -> Tensor:
+        score = self.score(cached)
+        if cached.penalty is not None:
+            score = score - cached.penalty[..., : score.shape[-1]]
         return best_and_window(score, self.slots_kept, self.window)

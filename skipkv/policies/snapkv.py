@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from skipkv.errors import BadInput
-from skipkv.policies.base import Policy
+from skipkv.policies.base import Cached, Policy
 from skipkv.scores import best_and_window, importance
 
 
@@ -26,5 +26,5 @@ class SnapKV(Policy):
         if self.kernel_size < 1 or self.kernel_size % 2 == 0:
             raise BadInput(f"kernel_size is {self.kernel_size}; it must be an odd number of tokens")
 
-    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
-        return best_and_window(importance(keys, queries, self.kernel_size), self.slots_kept, self.window)
+    def choose(self, cached: Cached) -> Tensor:
+        return best_and_window(importance(cached.keys, cached.queries, self.kernel_size), self.slots_kept, self.window)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skipkv.errors import BadInput
-from skipkv.policies.base import Policy
+from skipkv.policies.base import Cached, Policy
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class StreamingLLM(Policy):
         if not 0 <= self.sinks < self.slots_kept:
             raise BadInput(f"sinks is {self.sinks}; it must be from 0 to below the budget of {self.budget}")
 
-    def choose(self, keys: Tensor, queries: Tensor, penalty: Tensor | None, attention: Tensor | None) -> Tensor:
-        batch, kv_heads, slots, _ = keys.shape
-        slot = torch.arange(self.slots_kept, device=keys.device)
+    def choose(self, cached: Cached) -> Tensor:
+        batch, kv_heads, slots, _ = cached.keys.shape
+        slot = torch.arange(self.slots_kept, device=cached.keys.device)
         kept = torch.where(slot < self.sinks, slot, slot + slots - self.slots_kept)
         return kept.expand(batch, kv_heads, -1)
