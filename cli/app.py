@@ -15,15 +15,6 @@ from skipkv.cli.patch_and_eval import patch_and_eval
 from skipkv.cli.sweep_steering import sweep_steering
 from skipkv.errors import BadInput
 
-SEVERAL = (
-    "--baselines",
-    "--budgets",
-    "--methods",
-    "--vectors",
-    "--alphas",
-    "--gammas",
-)  # options that take several values in a row
-
 app = typer.Typer(
     help="Shrinks the KV cache of reasoning models sentence by sentence, and steers them to write less.",
     no_args_is_help=True,
@@ -38,13 +29,21 @@ app.command("sweep-steering")(sweep_steering)
 app.command("doctor")(doctor)
 
 
+def options_of_several(command: str) -> set[str]:
+    """The options of a command that take several values in a row."""
+    known = getattr(typer.main.get_command(app), "commands", {})
+    found = known[command].params if command in known else ()
+    return {name for parameter in found if getattr(parameter, "multiple", False) for name in parameter.opts}
+
+
 def repeat_options(arguments: Sequence[str]) -> list[str]:
     """Turns `--baselines h2o rkv` into `--baselines h2o --baselines rkv`, the form that Click knows."""
+    several = options_of_several(arguments[0]) if arguments else set()
     spelled: list[str] = []
     option, taken = "", 0
     for argument in arguments:
         if argument.startswith("-") and not is_number(argument):
-            option, taken = (argument, 0) if argument in SEVERAL else ("", 0)
+            option, taken = (argument, 0) if argument in several else ("", 0)
             spelled.append(argument)
         else:
             spelled += [option, argument] if option and taken else [argument]

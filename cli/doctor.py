@@ -7,17 +7,14 @@ import typer
 from skipkv.cli import options as o
 
 
+@o.grouped
 def doctor(
-    model: o.Model = "reasoner",
-    device: o.Device = "cpu",
-    dtype: o.Dtype = "float32",
-    trust_remote_code: o.Trust = False,
+    model: o.ModelOptions,
 ) -> None:
     """Compare the patched model with the plain one; exit code 1 when they write different tokens."""
-    from skipkv.evaluation.models import load
     from skipkv.patches.doctor import examine, surroundings
 
-    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded, tokenizer = model.load()
     failed = False
     for finding in (*surroundings(loaded), *examine(loaded, tokenizer)):
         mark = {None: "", True: "[green]ok[/] ", False: "[red]FAILED[/] "}[finding.ok]

@@ -12,8 +12,10 @@ from skipkv.cli import options as o
 from skipkv.errors import BadInput
 
 
+@o.grouped
 def extract_vectors(
-    model: o.Model = "reasoner",
+    *,
+    model: o.ModelOptions,
     traces: Annotated[Path | None, typer.Option(help="JSONL with text, thinking or response.")] = None,
     layer: Annotated[
         str, typer.Option(help="Layer whose input is steered: 20, or 18,20,22 to choose of, or auto.")
@@ -29,26 +31,17 @@ def extract_vectors(
     gguf: Annotated[Path | None, typer.Option(help="Write a control vector for llama.cpp as well.")] = None,
     task: o.Task = "ledger-validation",
     limit: o.Limit = None,
-    samples: o.Samples = 1,
-    temperature: o.Temperature = 0.0,
-    batch_size: o.BatchSize = 10,
-    max_new_tokens: o.MaxNewTokens = None,
     seed: o.Seed = 0,
-    device: o.Device = "cpu",
-    dtype: o.Dtype = "float32",
-    trust_remote_code: o.Trust = False,
+    decoding: o.DecodingOptions,
 ) -> None:
     """Find the steering vector of a model by clustering the hidden states of its sentences.
 
     Without --traces the model first writes its own, on the problems of --task, into a folder beside the vector; the
     same command goes on with them where it was stopped.
     """
-    from skipkv.decoding import Settings
-    from skipkv.evaluation.models import load
     from skipkv.evaluation.runner import run
     from skipkv.evaluation.store import Store
     from skipkv.evaluation.tasks import load as load_task
-    from skipkv.evaluation.tasks import max_new_tokens as longest_answer
     from skipkv.patches.families import parts_of
     from skipkv.policies import FullKV
     from skipkv.steering.activations import POSITIONS, Trace
@@ -64,32 +57,19 @@ def extract_vectors(
             raise BadInput(f"{option} is '{given}'; it must be one of {', '.join(known)}")
     if clusters != "auto" and not (clusters.isdigit() and int(clusters) >= 2):
         raise BadInput(f"--clusters is '{clusters}'; it must be auto or a number from 2 on")
-    o.check_samples(samples, temperature)
     label = labeller(label_with, labels)
     found = read_traces(traces)[:limit] if traces else []
     problems = [] if traces else load_task(task, limit)
-    settings = Settings(
-        batch_size=batch_size,
-        max_new_tokens=longest_answer(task, max_new_tokens),
-        seed=seed,
-        temperature=temperature,
-    )
-    asked: dict[str, object] = {
-        "model": model,
-        "task": task,
-        "limit": limit,
-        "samples": samples,
-        "max_new_tokens": max_new_tokens,
-    }
-    asked |= {"temperature": temperature, "seed": seed, "dtype": dtype}
+    settings = decoding.settings(task, seed)
+    asked = {"model": model.model, "dtype": model.dtype, "task": task, "limit": limit, "seed": seed, **vars(decoding)}
     store = None if traces else Store(out.with_name(f"{out.stem}-traces"), asked)
-    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded, tokenizer = model.load()
     layers = layers_asked(layer, len(parts_of(loaded).layers))
     with o.progress() as shown:
         if not traces:
-            advance = o.bar(shown, "writing traces", samples * len(problems))
+            advance = o.bar(shown, "writing traces", decoding.samples * len(problems))
             answers = run(
-                loaded, tokenizer, problems, FullKV(), settings, samples=samples, store=store, finished=advance
+                loaded, tokenizer, problems, FullKV(), settings, samples=decoding.samples, store=store, finished=advance
             )
             found = [Trace(answer.prompt, thinking_of(answer.text)) for answer in answers]
         extraction = extract(
@@ -104,7 +84,7 @@ def extract_vectors(
             label=label,
             method=method,
             clusters=None if clusters == "auto" else int(clusters),
-            batch_size=batch_size,
+            batch_size=decoding.batch_size,
             finished=o.bar(shown, "reading states", len(found)),
         )
     vector, rows = extraction.vector, [row_of(one) for one in extraction.directions]

@@ -15,28 +15,24 @@ DEFAULT_METHODS = ["streamingllm", "h2o", "snapkv", "rkv", "skipkv"]
 DEFAULT_BUDGETS = ["256"]
 
 
+@o.grouped
 def fidelity(
+    *,
+    model: o.ModelOptions,
     traces: Annotated[Path, typer.Option(help="JSONL with text, thinking or response.")],
-    model: o.Model = "reasoner",
-    methods: Annotated[list[str], typer.Option(help="Methods: --methods h2o rkv skipkv.")] = DEFAULT_METHODS,
+    methods: Annotated[list[str], typer.Option(help=f"--methods h2o rkv skipkv. Known: {o.METHODS}")] = DEFAULT_METHODS,
     budgets: Annotated[list[str], typer.Option(help="Slots per head.")] = DEFAULT_BUDGETS,
     limit: o.Limit = None,
     max_tokens: Annotated[int, typer.Option(help="Only the first tokens of each trace.")] = 2048,
     interval: o.Interval = None,
-    window: o.Window = 8,
-    tau: o.Tau = 0.95,
-    lam: o.Lam = 0.1,
-    device: o.Device = "cpu",
-    dtype: o.Dtype = "float32",
+    policy: o.PolicyOptions,
     out: Annotated[Path, typer.Option(help="Folder for fidelity.json and fidelity.png.")] = Path("runs/fidelity"),
-    trust_remote_code: o.Trust = False,
 ) -> None:
     """Feed real traces through the patched model and compare every prediction with the full cache's."""
     from skipkv import policies
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import parse
     from skipkv.evaluation.fidelity import measure, read_text
-    from skipkv.evaluation.models import load
     from skipkv.steering.extraction import read_traces
 
     slots = [parse(budget) for budget in budgets]
@@ -44,13 +40,13 @@ def fidelity(
         raise BadInput(f"--budgets has {fractions[0]}; traces have no common full length: give slots, such as 256")
     require_at_least("--max-tokens", max_tokens, 2)
     chosen = [
-        policies.build(name, budget=budget, window=window, tau=tau, lam=lam)
+        policies.build(name, budget=budget, **vars(policy))
         for budget in slots
         for name in methods
         if name != policies.FullKV.name
     ]
     found = read_traces(traces)[:limit]
-    loaded, tokenizer = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded, tokenizer = model.load()
     texts = [read_text(trace.thinking, tokenizer, max_tokens) for trace in found]
     with o.progress() as shown:
         advance = o.bar(shown, "traces x methods", len(texts) * len(chosen))
@@ -63,5 +59,5 @@ def fidelity(
         table.add_row(row["method"], str(row["budget"]), *(f"{number:.4f}" for number in numbers))
     o.console.print(table)
     o.console.print(f"{len(texts)} traces, {rows[0]['tokens']} tokens; nats per token, against the full cache")
-    report.write_fidelity(out, model, rows)
+    report.write_fidelity(out, model.model, rows)
     o.console.print(f"-> {out}/fidelity.json, fidelity.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,17 @@ class Comparison:
 
     rows: list[Row]
     full_length: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """One comparison of several: a task under one seed, and the folder within the run's that holds its answers."""
+
+    folder: str
+    task: str
+    problems: Sequence[Problem]
+    settings: Settings
+    store: Store
 
 
 def methods_of(baselines: Sequence[str]) -> list[str]:
@@ -108,3 +120,14 @@ def compare(
     for policy, (_, vector) in zip(chosen, runs * len(budgets), strict=True):
         rows.append(summarise(answers_under(policy, vector), full, length))
     return Comparison(rows, length)
+
+
+def compare_all(jobs: Sequence[Job], compare_one: Callable[[Job], Comparison], *, at_once: bool) -> list[Comparison]:
+    """Every job's comparison; with `at_once` beside each other, so that a pool of workers never waits for the last."""
+    if not at_once:
+        return [compare_one(job) for job in jobs]
+    threads = ThreadPoolExecutor(len(jobs))
+    try:
+        return list(threads.map(compare_one, jobs))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)

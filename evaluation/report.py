@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from rich.table import Table
 
 from skipkv.evaluation.runner import Row
+from skipkv.evaluation.sweep import Point
 from skipkv.files import new_figure, save_figure, write_atomically
 
 
@@ -20,11 +22,12 @@ def label(row: Row) -> str:
     return row.method + (" steered" if row.steered else "")
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row], title: str = "") -> Table:
     """The rows for the terminal."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for title in ("method", "budget", "accuracy (95 %)", "to full", "tokens", "nonexec", "tok/s", "KV KiB"):
-        shown.add_column(title, justify="left" if title == "method" else "right", no_wrap=True, overflow="fold")
+    shown = Table(title=title or None, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    shown.add_column("method", overflow="fold")  # long names give way, numbers do not
+    for heading in ("budget", "accuracy (95 %)", "to full", "tokens", "nonexec", "tok/s", "KV KiB"):
+        shown.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     for row in rows:
         low, high = row.accuracy_ci
         share = "" if row.budget_share is None else f" ({row.budget_share:.2f})"
@@ -37,6 +40,38 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.nonexec_per_answer:.2f}",
             f"{row.tokens_per_second:.0f}",
             f"{row.peak_kv_bytes / 1024:.0f}",
+        )
+    return shown
+
+
+def over_seeds(runs: Sequence[Sequence[Row]], title: str) -> Table:
+    """The same rows under several seeds: mean and standard deviation."""
+    shown = Table("method", "share", "accuracy", "tokens", title=title, box=None)
+    for rows in zip(*runs, strict=True):
+        right, written = ([getattr(row, name) for row in rows] for name in ("accuracy", "mean_new_tokens"))
+        share = "all" if rows[0].budget_share is None else f"{rows[0].budget_share:.2f}"
+        spread = (f"{mean(right):.3f} ± {stdev(right):.3f}", f"{mean(written):.1f} ± {stdev(written):.1f}")
+        shown.add_row(label(rows[0]), share, *spread)
+    return shown
+
+
+def sweep_table(points: Sequence[Point], chosen: Point) -> Table:
+    """The settings of a sweep, the chosen one in bold."""
+    titles = ("vector", "layer", "alpha0", "gamma", "accuracy", "tokens", "to none", "non-exec", "cut off")
+    shown, plain = Table(*titles, box=None), points[0].row
+    for point in points:
+        row = point.row
+        shown.add_row(
+            point.vector,
+            "" if point.layer is None else str(point.layer),
+            f"{point.alpha0:g}",
+            f"{point.gamma:g}",
+            f"{row.accuracy:.3f}",
+            f"{row.mean_new_tokens:.1f}",
+            f"{row.mean_new_tokens / plain.mean_new_tokens - 1:+.0%}",
+            f"{row.nonexec_per_answer:.2f}",
+            str(row.truncated),
+            style="bold" if point is chosen else "",
         )
     return shown
 

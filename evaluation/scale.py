@@ -2,13 +2,15 @@
 
 One actor per GPU (or per two CPUs) loads the model once. Requests go out in pieces and come back as results, into the
 same run folder as ever; the piece of a lost worker is done again by a new one. A request draws its own randomness, so
-it does not matter which worker answers it.
+it does not matter which worker answers it. Several runs may share the workers, each from a thread of its own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import SimpleQueue
 from typing import Any
 
 from skipkv.decoding import Result, Settings
@@ -21,12 +23,14 @@ from skipkv.steering.vectors import SteeringVector
 log = logging.getLogger(__name__)
 
 PIECE = 2  # batches of requests that a worker takes at a time: enough to refill finished rows from
+LOSSES = 3  # workers that one piece may cost before it is the piece that is to blame
 
 
 class Worker:
     """One model on one device; an actor."""
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
+    def load(self, name: str, options: dict[str, Any]) -> None:
+        """Loads the model, onto the GPU where the worker has one."""
         import torch
 
         gpu = {"device": "cuda"} if torch.cuda.is_available() else {}
@@ -48,7 +52,7 @@ class Pool:
         workers: how many; one per GPU where None, or one per two CPUs without GPUs.
 
     Raises:
-        BadInput: Ray is not installed, or the cluster is not reached.
+        BadInput: Ray is not installed, the cluster is not reached, or the model does not load there.
     """
 
     def __init__(self, address: str, name: str, options: dict[str, Any], workers: int | None = None) -> None:
@@ -56,7 +60,7 @@ class Pool:
             import ray
         except ImportError as error:
             raise BadInput("--ray needs Ray: pip install skipkv[ray]") from error
-        self.ray = ray
+        self.ray, self.loading = ray, (name, options)
         try:
             ray.init(
                 None if address == "local" else address,
@@ -70,34 +74,63 @@ class Pool:
         held = ray.cluster_resources()
         gpus = int(held.get("GPU", 0))
         count = workers or gpus or max(1, int(held.get("CPU", 1)) // 2)
-        needs: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-        self._hire = lambda: ray.remote(Worker).options(**needs).remote(name, options)
-        self.workers = [self._hire() for _ in range(count)]
+        self.needs: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+        self.closed = False
+        self.threads = ThreadPoolExecutor(count)
+        self.idle: SimpleQueue[Any] = SimpleQueue()
+        try:
+            self.workers = list(self.threads.map(lambda _: self._hire(), range(count)))
+        except BaseException:
+            self.close()
+            raise
+        for worker in self.workers:
+            self.idle.put(worker)
+
+    def _hire(self) -> Any:
+        """A new worker that has loaded the model."""
+        worker = self.ray.remote(Worker).options(**self.needs).remote()
+        self._get(worker.load.remote(*self.loading))
+        return worker
+
+    def _get(self, called: Any) -> Any:
+        """The result of a call to a worker; bad input is told as here."""
+        try:
+            return self.ray.get(called)
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, BadInput):
+                raise BadInput(str(error.cause)) from error
+            raise
+
+    def _answer(self, waiting: dict[int, str], *how: Any) -> list[Result]:
+        """A piece by the next idle worker; by another one where that is lost."""
+        for left in reversed(range(LOSSES)):
+            worker = self.idle.get()
+            try:
+                return self._get(worker.answer.remote(waiting, *how))
+            except self.ray.exceptions.RayActorError:
+                if self.closed or not left:
+                    raise
+                log.warning("a worker was lost: its %d problems are done again", len(waiting))
+                worker = self._hire()
+                self.workers.append(worker)
+            finally:
+                self.idle.put(worker)
+        raise AssertionError("unreachable: the last loss is raised")
 
     def answers_of(
         self, waiting: dict[int, str], policy: Policy, settings: Settings, steering: SteeringVector | None
     ) -> Iterator[Result]:
         """Answers the prompts by request number, in the order in which pieces come back."""
         requests, size = list(waiting), PIECE * settings.batch_size
-        pieces = [requests[start : start + size] for start in range(0, len(requests), size)]
-        idle, busy = list(range(len(self.workers))), dict[Any, tuple[int, list[int]]]()
-        while pieces or busy:
-            while pieces and idle:
-                worker, piece = idle.pop(), pieces.pop(0)
-                prompts = {request: waiting[request] for request in piece}
-                busy[self.workers[worker].answer.remote(prompts, policy, settings, steering)] = (worker, piece)
-            (done,), _ = self.ray.wait(list(busy), num_returns=1)
-            worker, piece = busy.pop(done)
-            try:
-                yield from self.ray.get(done)
-            except self.ray.exceptions.RayActorError:
-                log.warning("worker %d was lost: its %d problems are done again", worker, len(piece))
-                self.workers[worker] = self._hire()
-                pieces.insert(0, piece)
-            idle.append(worker)
+        done = []
+        for start in range(0, len(requests), size):
+            piece = {request: waiting[request] for request in requests[start : start + size]}
+            done.append(self.threads.submit(self._answer, piece, policy, settings, steering))
+        for answered in as_completed(done):
+            yield from answered.result()
 
     def close(self) -> None:
         """Lets the workers go; a cluster of our own ends."""
-        for worker in self.workers:
-            self.ray.kill(worker)
+        self.closed = True
+        self.threads.shutdown(wait=False, cancel_futures=True)
         self.ray.shutdown()

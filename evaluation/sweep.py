@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from skipkv.decoding import Settings
-from skipkv.evaluation.runner import Row, run, summarise
+from skipkv.evaluation.runner import Answerer, Row, run, summarise
 from skipkv.evaluation.store import Answer
 from skipkv.evaluation.tasks import Problem
 from skipkv.policies import Policy
@@ -60,16 +60,30 @@ def sweep(
     vectors: Sequence[SteeringVector],
     alphas: Sequence[float],
     gammas: Sequence[float],
+    samples: int = 1,
+    answerer: Answerer | None = None,
     started: Callable[[str], Callable[[], None]],
 ) -> list[Point]:
     """Runs the problems unsteered, then with every vector and strength.
 
     Args:
+        samples: answers to each problem.
+        answerer: answers the prompts in place of `model`: a pool of workers.
         started: called with a run's title; returns what to call after each of its answers.
     """
 
     def answers_with(title: str, vector: SteeringVector | None) -> list[Answer]:
-        return run(model, tokenizer, problems, policy, settings, steering=vector, finished=started(title))
+        return run(
+            model,
+            tokenizer,
+            problems,
+            policy,
+            settings,
+            samples=samples,
+            steering=vector,
+            answerer=answerer,
+            finished=started(title),
+        )
 
     plain = answers_with("no steering", None)
     points = [Point("none", None, 0.0, 0.0, summarise(plain))]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from skipkv.cli.app import repeat_options, run
+from skipkv.evaluation.models import DATA
 from skipkv.steering.controller import ThinkTokens
 from skipkv.steering.vectors import SteeringVector, load_vector
 
@@ -57,6 +58,36 @@ def test_compare_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert full["accuracy"] == sum(answer["correct"] for answer in answers[:6]) / 6
     assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG") and (out / "length.png").exists()
     assert "skipkv" in capsys.readouterr().out
+
+
+def test_several_tasks_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, other = tmp_path / "run", tmp_path / "other.jsonl"
+    other.write_text("".join((DATA / "ledger" / "validation.jsonl").read_text().splitlines(keepends=True)[:9]))
+    command = ["compare", "--baselines", "rkv", "--budgets", "0.5", "--limit", "4", "--shuffle", "--out", str(out)]
+    assert run([*command, "--task", "ledger", str(other), "--seed", "0", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "ledger, mean and deviation over 2 seeds" in told and "other, mean and deviation" in told
+    written = {path.name: (path / "answers.jsonl").read_bytes() for path in out.iterdir()}
+    assert sorted(written) == ["ledger-seed-0", "ledger-seed-1", "other-seed-0", "other-seed-1"]
+    assert len(set(written.values())) == 4
+    assert json.loads((out / "other-seed-1" / "results.json").read_text())["task"] == str(other)
+    # A seed more: what is there is not done again.
+    assert run([*command, "--task", "ledger", str(other), "--seed", "0", "1", "2"]) == 0
+    assert {name: (out / name / "answers.jsonl").read_bytes() for name in written} == written
+
+
+def test_tasks_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [tmp_path / folder / "test.jsonl" for folder in ("a", "b")]
+    for task in tasks:
+        task.parent.mkdir()
+        task.write_text((DATA / "ledger" / "validation.jsonl").read_text())
+    assert run(["compare", "--task", *map(str, tasks), "--out", str(tmp_path / "out")]) == 2
+    assert "two files have one name" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_one_value_where_one_is_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["patch-and-eval", "--task", "ledger", "gsm8k", "--out", str(tmp_path / "out")]) == 2
+    assert "gsm8k" in capsys.readouterr().err
 
 
 def test_extract_then_evaluate(tmp_path: Path) -> None:
