@@ -47,7 +47,7 @@ def fidelity(
     ]
     found = read_traces(traces)[:limit]
     loaded, tokenizer = model.load()
-    texts = [read_text(trace.thinking, tokenizer, max_tokens) for trace in found]
+    texts = [read_text(trace.thinking, tokenizer, max_tokens, trace.prompt) for trace in found]
     with o.progress() as shown:
         advance = o.bar(shown, "traces x methods", len(texts) * len(chosen))
         results = measure(loaded, tokenizer, texts, chosen, interval=interval, finished=advance)

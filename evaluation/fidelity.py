@@ -1,7 +1,9 @@
 """How far a method strays from the full cache on a given text, token by token; needs no right answer.
 
-A reasoning trace is fed through the patched model as if the model had written it: compression happens after the same
-tokens as in decoding, with whole chunks between. Every prediction is compared with the full cache's.
+A reasoning trace is fed through the patched model as if the model had written it, behind its prompt: compression
+happens after the same tokens as in decoding, with whole chunks between. Every prediction is compared with the full
+cache's. A trace without a prompt follows the token that opens a text: attention rests on the first token, which no
+model writes itself.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ class Text:
     """A trace as tokens, with what each token is.
 
     Attributes:
+        prompt: [p] int64, what it is an answer to.
         tokens: [t] int64.
         functions: [t], function of the sentence that each token lies in; "" between sentences.
         kinds: [t], "number" where the token has a digit, else "word".
     """
 
+    prompt: Tensor
     tokens: Tensor
     functions: np.ndarray
     kinds: np.ndarray
@@ -94,7 +98,7 @@ def means(measured: np.ndarray) -> dict[str, float]:
     return dict(zip(MEASURES, measured.mean(axis=0).tolist(), strict=True))
 
 
-def read_text(thinking: str, tokenizer: Any, longest: int) -> Text:
+def read_text(thinking: str, tokenizer: Any, longest: int, prompt: str = "") -> Text:
     """Tokens of a trace, the first `longest` of them, with the function of each one's sentence.
 
     Raises:
@@ -113,7 +117,9 @@ def read_text(thinking: str, tokenizer: Any, longest: int) -> Text:
         for owner, middle in zip(owners, ends, strict=True)
     ]
     kinds = ["number" if re.search(r"\d", thinking[start:end]) else "word" for start, end in offsets]
-    return Text(torch.tensor(ids), np.array(functions), np.array(kinds))
+    opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    asked = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else opening
+    return Text(torch.tensor(asked, dtype=torch.int64), torch.tensor(ids), np.array(functions), np.array(kinds))
 
 
 @torch.no_grad()
@@ -124,7 +130,10 @@ def log_probabilities(model: Any, tokenizer: Any, text: Text, policy: Policy, in
     try:
         cache = binding.new_cache(1)
         tokens = text.tokens[None].to(cache.home)
-        first = cache.slots if policy.budget is not None else 512
+        if len(text.prompt):
+            cache.select([0], prompt=True)
+            binding.logits(text.prompt[None].to(cache.home), None, cache, last=1)
+        first = cache.slots - int(cache.host_lengths) if policy.budget is not None else 512
         step = binding.interval if policy.budget is not None else 512
         start, end = 0, first
         while start < tokens.shape[1]:

@@ -258,7 +258,8 @@ class BudgetedCache(Cache):
         home = shape.devices[-1]
         self.tracker: SentenceTracker | None = None
         if policy.reads_sentences:
-            self.tracker = SentenceTracker(rows, shape.hidden, delimiters, home, policy.tau)  # type: ignore[attr-defined]
+            alike = (policy.tau, policy.centred)  # type: ignore[attr-defined]
+            self.tracker = SentenceTracker(rows, shape.hidden, delimiters, home, *alike)
         self.home = home
         self.all_rows = torch.arange(rows, device=home)
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=home)  # occupied slots

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from skipkv.errors import BadInput
 from skipkv.redundancy import sentence_penalty
@@ -57,9 +56,16 @@ class SentenceTracker:
     """
 
     def __init__(
-        self, rows: int, hidden: int, delimiters: Iterable[int], device: torch.device, tau: float, ring: int = 256
+        self,
+        rows: int,
+        hidden: int,
+        delimiters: Iterable[int],
+        device: torch.device,
+        tau: float,
+        centred: bool = False,
+        ring: int = 256,
     ) -> None:
-        self.tau, self.ring = tau, ring
+        self.tau, self.centred, self.ring = tau, centred, ring
         self.delimiters = token_table(delimiters, device)
         self.sums = torch.zeros(rows, ring + 1, hidden, device=device)
         self.closed = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -109,8 +115,8 @@ class SentenceTracker:
         place = torch.arange(self.ring, device=rows.device)
         number = closed - (closed - place) % self.ring
         number = number.where((number >= 0) & (number < closed), -1)
-        # The mean over the tokens points where their sum points: the unit vector needs no count.
-        penalty = sentence_penalty(normalize(self.sums[rows, : self.ring], dim=-1), number, self.tau)
+        # The mean over the tokens points where their sum points: no count is needed.
+        penalty = sentence_penalty(self.sums[rows, : self.ring], number, self.tau, self.centred)
         self.penalty_of[rows[:, None], number.where(number >= 0, self.penalty_of.shape[1] - 1)] = penalty
 
     def penalty(self, rows: Tensor, positions: Tensor) -> Tensor:

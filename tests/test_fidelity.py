@@ -18,13 +18,18 @@ from skipkv.patches.engine import patch
 THINKING = "Wait, let me check Ann: Ben plus 9 again, 12 + 9 = 21, so Ann = 21.\nSo the answer is 21.\n" * 8
 
 
+PROMPT = "<|user|>- Ann: Ben plus 9.\n- Ben: 12.\nHow many keys does Ann have?<|assistant|><think>\n"
+
+
 @pytest.mark.parametrize("name", [name for name in policies.POLICIES if name != "full"])
 def test_chunks_evict_what_steps_evict(reasoner: tuple[Any, Any], name: str) -> None:
     model, tokenizer = reasoner
-    text, policy = read_text(THINKING, tokenizer, 150), policies.build(name, budget=40)
+    text, policy = read_text(THINKING, tokenizer, 150, PROMPT), policies.build(name, budget=40)
     chunks = torch.cat(list(log_probabilities(model, tokenizer, text, policy, 16)))
     with patch(model, policy, tokenizer=tokenizer, interval=16) as binding, torch.no_grad():
         cache = binding.new_cache(1)
+        cache.select([0], prompt=True)
+        binding.logits(text.prompt[None], None, cache)
         steps = []
         for token in text.tokens:
             cache.select([0], prompt=False)

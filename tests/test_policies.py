@@ -116,5 +116,5 @@ def test_too_few_slots_are_refused() -> None:
     keys, queries, _, _ = inputs()
     with pytest.raises(skipkv.BadInput, match="only 50"):
         skipkv.RKV(budget=60).keep(keys, queries)
-    with pytest.raises(skipkv.BadInput, match="window of 4"):
+    with pytest.raises(skipkv.BadInput, match="reads 4 queries"):
         skipkv.RKV(budget=20, window=4).keep(keys, queries)

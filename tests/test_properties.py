@@ -20,6 +20,7 @@ few = settings(max_examples=40, deadline=None, suppress_health_check=list(Health
 
 budgets = st.integers(12, 40)
 names = st.sampled_from(list(policies.POLICIES))
+alike = st.sampled_from([{}, {"centred": True, "tau": 0.3}])  # what calls sentences redundant
 
 
 @st.composite
@@ -40,7 +41,7 @@ def test_tokens_do_not_depend_on_batch_schedule_or_order(data: st.DataObject) ->
     budget = data.draw(budgets)
     model, prompts = model_of(data.draw(st.sampled_from(FAMILIES))), data.draw(prompts_for(budget))
     options: dict[str, Any] = {
-        "policy": policies.build(data.draw(names), budget=budget),
+        "policy": policies.build(data.draw(names), budget=budget, **data.draw(alike)),
         "interval": data.draw(st.integers(1, 20)),
         "max_new_tokens": data.draw(st.integers(1, 40)),
         "prefill_chunk": data.draw(st.sampled_from([None, 1, 8, 30])),
@@ -82,7 +83,10 @@ def kept(model: Any, prompts: list[list[int]], policy: policies.Policy, interval
 def test_kept_positions_do_not_depend_on_the_batch(data: st.DataObject) -> None:
     budget = data.draw(budgets)
     model, prompts = model_of(data.draw(st.sampled_from(FAMILIES))), data.draw(prompts_for(budget))
-    policy, interval = policies.build(data.draw(names), budget=budget), data.draw(st.integers(1, 20))
+    policy, interval = (
+        policies.build(data.draw(names), budget=budget, **data.draw(alike)),
+        data.draw(st.integers(1, 20)),
+    )
     steps = data.draw(st.integers(1, 40))
     together = kept(model, prompts, policy, interval, steps)
     row = data.draw(st.integers(0, len(prompts) - 1))
@@ -96,7 +100,7 @@ def test_padding_on_either_side_changes_nothing(data: st.DataObject) -> None:
     """The forward pass with a padding mask, prompt after prompt: last logits are those of the row alone."""
     budget = data.draw(budgets)
     model, prompts = model_of(data.draw(st.sampled_from(FAMILIES))), data.draw(prompts_for(budget))
-    policy = policies.build(data.draw(names), budget=budget)
+    policy = policies.build(data.draw(names), budget=budget, **data.draw(alike))
     width = max(map(len, prompts))
     left = [data.draw(st.integers(0, width - len(prompt))) for prompt in prompts]
     pads = [(before, width - len(prompt) - before) for prompt, before in zip(prompts, left, strict=True)]

@@ -10,7 +10,7 @@ from skipkv.sentences import NO_SENTENCE, SentenceTracker
 HIDDEN, TAU = 6, 0.6
 
 
-def plain_penalties(tokens: list[int], states: torch.Tensor, delimiter: int) -> list[float]:
+def plain_penalties(tokens: list[int], states: torch.Tensor, delimiter: int, centred: bool) -> list[float]:
     """The penalty of each token, by the formulas: means of closed sentences, cosine to every later one."""
     closed, start = [], 0
     for end, token in enumerate(tokens):
@@ -18,6 +18,9 @@ def plain_penalties(tokens: list[int], states: torch.Tensor, delimiter: int) -> 
             closed.append((start, end + 1))
             start = end + 1
     means = [torch.nn.functional.normalize(states[a:b].mean(dim=0), dim=0) for a, b in closed]
+    if centred:
+        middle = torch.stack(means).mean(dim=0)
+        means = [torch.nn.functional.normalize(mean - middle, dim=0) for mean in means]
     penalties = [0.0] * len(tokens)
     for i, (a, b) in enumerate(closed):
         similar = [float(means[i] @ later) for later in means[i + 1 :]]
@@ -25,12 +28,13 @@ def plain_penalties(tokens: list[int], states: torch.Tensor, delimiter: int) -> 
     return penalties
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("chunk", [1, 5, 40])
-def test_penalties_match_the_formulas(chunk: int) -> None:
+def test_penalties_match_the_formulas(chunk: int, centred: bool) -> None:
     source = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 5, (3, 40), generator=source)
     states = torch.randn(3, 40, HIDDEN, generator=source) + torch.randn(3, 1, HIDDEN, generator=source)
-    tracker = SentenceTracker(3, HIDDEN, [4], torch.device("cpu"), TAU)
+    tracker = SentenceTracker(3, HIDDEN, [4], torch.device("cpu"), TAU, centred)
     tracker.reserve(50)
     rows = torch.arange(3)
     for start in range(0, 40, chunk):
@@ -43,7 +47,7 @@ def test_penalties_match_the_formulas(chunk: int) -> None:
     found = tracker.penalty(rows, torch.arange(40).expand(1, 3, 1, 40))[0, :, 0]
     assert (found > 0).any()
     for row in range(3):
-        expected = torch.tensor(plain_penalties(tokens[row].tolist(), states[row], 4))
+        expected = torch.tensor(plain_penalties(tokens[row].tolist(), states[row], 4, centred))
         torch.testing.assert_close(found[row], expected)
 
 

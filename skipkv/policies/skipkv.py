@@ -19,12 +19,15 @@ class SkipKV(RKV):
 
     Attributes:
         tau: sentences more alike than this (cosine of their embeddings) are redundant.
+        centred: compare sentences by how they differ from the row's mean sentence. Hidden states of a model share a
+            direction, so that without it one model calls most sentences alike at a tau where another calls none so.
     """
 
     name: ClassVar[str] = "skipkv"
     reads_sentences: ClassVar[bool] = True
 
     tau: float = 0.95
+    centred: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
