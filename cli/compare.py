@@ -96,9 +96,10 @@ def compare(
     for job, result in zip(jobs, results, strict=True):
         o.console.print(report.table(result.rows, job.folder))
         o.console.print(f"FullKV's mean final length: {result.full_length:.1f} tokens; {len(job.problems)} problems")
+        o.console.print(report.over_baselines(result.rows), highlight=False)
         report.write(out / job.folder, model.model, job.task, result.rows, result.full_length)
         report.draw(out / job.folder, result.rows)
-    o.console.print("to full: accuracy less FullKV's on the same problems, * where that is real (p < 0.05)")
+    o.console.print("to: accuracy less the other's on the same problems; * is real (p < 0.05)")
     if len(seed) > 1:
         for name in dict.fromkeys(task):
             some = [result.rows for job, result in zip(jobs, results, strict=True) if job.task == name]

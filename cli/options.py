@@ -200,7 +200,8 @@ class PolicyOptions:
     window: Annotated[int, typer.Option(help="Last tokens, which always stay.")] = 8
     tau: Annotated[float, typer.Option(help="Similarity above which a sentence is redundant (skipkv).")] = 0.95
     centred: Annotated[
-        bool, typer.Option("--centred", help="Compare sentences less the row's mean sentence (skipkv); with --tau 0.6.")
+        bool,
+        typer.Option("--centred", help="Compare sentences less the row's mean one (skipkv); try --tau 0.55."),
     ] = False
     lam: Annotated[float, typer.Option(help="Weight of importance against redundancy (rkv, skipkv).")] = 0.1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -117,8 +118,14 @@ def compare(
     chosen = [
         policies.build(name, budget=in_slots(budget, length), **options) for budget in budgets for name, _ in runs
     ]
-    for policy, (_, vector) in zip(chosen, runs * len(budgets), strict=True):
-        rows.append(summarise(answers_under(policy, vector), full, length))
+    beside: dict[int | None, dict[str, list[Answer]]] = defaultdict(dict)  # of the baselines, by budget
+    for policy, (name, vector) in zip(chosen, runs * len(budgets), strict=True):
+        answers = answers_under(policy, vector)
+        if name == OURS:
+            rows.append(summarise(answers, full, length, beside[policy.budget]))
+        else:
+            beside[policy.budget][name] = answers
+            rows.append(summarise(answers, full, length))
     return Comparison(rows, length)
 
 

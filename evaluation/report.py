@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from skipkv.evaluation.runner import Row
+from skipkv.evaluation.runner import Difference, Row
 from skipkv.evaluation.sweep import Point
 from skipkv.files import new_figure, save_figure, write_atomically
 
@@ -35,7 +35,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
             label(row),
             "all" if row.budget is None else f"{row.budget}{share}",
             f"{row.accuracy:.2f} ({low:.2f}-{high:.2f})",
-            difference(row),
+            told(row.to_full),
             f"{row.mean_new_tokens:.1f}",
             f"{row.nonexec_per_answer:.2f}",
             f"{row.tokens_per_second:.0f}",
@@ -76,13 +76,19 @@ def sweep_table(points: Sequence[Point], chosen: Point) -> Table:
     return shown
 
 
-def difference(row: Row) -> str:
-    """Accuracy less FullKV's on the same problems; a star where the difference is real (95 %)."""
-    if row.difference is None or row.difference_ci is None:
-        return ""
-    low, high = row.difference_ci
-    real = row.p_value < 0.05 if row.p_value is not None else not low <= 0 <= high
-    return f"{row.difference:+.2f}{'*' if real else ' '}"
+def told(difference: Difference | None) -> str:
+    """A difference in accuracy; a star where it is real."""
+    return "" if difference is None else f"{difference.accuracy:+.2f}{'*' if difference.is_real else ' '}"
+
+
+def over_baselines(rows: Sequence[Row]) -> str:
+    """Our method against each baseline at the same budget, a line per row of ours."""
+    return "\n".join(
+        f"{label(row)} at {row.budget} slots: "
+        + ", ".join(f"{told(difference).strip()} to {name}" for name, difference in row.to_baselines.items())
+        for row in rows
+        if row.to_baselines
+    )
 
 
 def write(out: Path, model: str, task: str, rows: Sequence[Row], full_length: float | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -28,6 +28,25 @@ Answerer = Callable[[dict[int, str], Policy, Settings, SteeringVector | None], I
 
 
 @dataclass(frozen=True)
+class Difference:
+    """Accuracy less that of another run on the same problems.
+
+    Attributes:
+        interval: 95 %, by bootstrap over problems.
+        p_value: McNemar's, for one sample of each problem; None where there are more.
+    """
+
+    accuracy: float
+    interval: tuple[float, float]
+    p_value: float | None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether chance alone would hardly make it (5 %)."""
+        return self.p_value < 0.05 if self.p_value is not None else not self.interval[0] <= 0 <= self.interval[1]
+
+
+@dataclass(frozen=True)
 class Row:
     """What one method did: one line of the table.
 
@@ -37,8 +56,8 @@ class Row:
         n: problems; each was answered `samples` times.
         accuracy, accuracy_ci: pass@1, the share of right answers, with its 95 % interval.
         pass_at: pass@k by k, for k of 2, 4, 8, … up to the samples.
-        difference, difference_ci: accuracy less FullKV's on the same problems, with its 95 % interval.
-        p_value: McNemar's, for one sample of each problem; None where there is nothing to compare with.
+        to_full: the difference to FullKV; None where there is nothing to compare with.
+        to_baselines: of our method, the difference to each baseline at the same budget.
         nonexec_per_answer: non-execution sentences.
         tokens_per_second: new tokens of all rows over wall time, prefill included.
         peak_kv_bytes: keys and values held by the batch at most.
@@ -53,9 +72,8 @@ class Row:
     accuracy: float
     accuracy_ci: tuple[float, float]
     pass_at: dict[int, float]
-    difference: float | None
-    difference_ci: tuple[float, float] | None
-    p_value: float | None
+    to_full: Difference | None
+    to_baselines: dict[str, Difference]
     mean_new_tokens: float
     nonexec_per_answer: float
     tokens_per_second: float
@@ -175,23 +193,32 @@ def right_per_problem(answers: Sequence[Answer]) -> dict[int, int]:
     return right
 
 
+def difference(answers: Sequence[Answer], others: Sequence[Answer], samples: int) -> Difference:
+    """How much more often `answers` are right than `others`, problem by problem."""
+    right, before = right_per_problem(answers), right_per_problem(others)
+    gains = [(right[index] - before[index]) / samples for index in right]
+    paired = mcnemar([answer.correct for answer in answers], [answer.correct for answer in others])
+    return Difference(sum(gains) / len(gains), bootstrap(gains), paired if samples == 1 else None)
+
+
 def summarise(
     answers: Sequence[Answer],
     full: Sequence[Answer] = (),
     full_length: float | None = None,
+    baselines: Mapping[str, Sequence[Answer]] | None = None,
 ) -> Row:
     """The table line of one method's answers (at least one).
 
     Args:
         full: FullKV's answers to the same problems; empty where there are none.
         full_length: FullKV's mean final length in tokens.
+        baselines: answers of other methods to the same problems, by name.
     """
     count, first = len(answers), answers[0]
     right = right_per_problem(answers)
     samples = count // len(right)
     written = sum(answer.new_tokens for answer in answers)
-    gains = [(right[index] - whole) / samples for index, whole in right_per_problem(full).items()]
-    paired = bool(gains) and (first.method != "full" or first.steered)
+    paired = bool(full) and (first.method != "full" or first.steered)
     return Row(
         method=first.method,
         budget=first.budget,
@@ -201,9 +228,8 @@ def summarise(
         accuracy=sum(right.values()) / count,
         accuracy_ci=share_interval(list(right.values()), samples),
         pass_at={k: pass_at_k(list(right.values()), samples, k) for k in (2, 4, 8, 16, 32, 64) if k <= samples},
-        difference=sum(gains) / len(gains) if paired else None,
-        difference_ci=bootstrap(gains) if paired else None,
-        p_value=mcnemar([a.correct for a in answers], [a.correct for a in full]) if paired and samples == 1 else None,
+        to_full=difference(answers, full, samples) if paired else None,
+        to_baselines={name: difference(answers, others, samples) for name, others in (baselines or {}).items()},
         mean_new_tokens=written / count,
         nonexec_per_answer=sum(answer.nonexec for answer in answers) / count,
         tokens_per_second=written / sum(answer.seconds for answer in answers),

@@ -52,12 +52,20 @@ def test_compare_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             "steered",
         }
         assert row["n"] == 6 and row["accuracy_ci"][0] <= row["accuracy"] <= row["accuracy_ci"][1]
+    for row in results["rows"][1:]:
+        assert row["to_full"]["accuracy"] == pytest.approx(row["accuracy"] - full["accuracy"])
+        beside = [
+            other for other in results["rows"] if other["budget"] == row["budget"] and other["method"] != "skipkv"
+        ]
+        expected = {other["method"]: row["accuracy"] - other["accuracy"] for other in beside}
+        found = {name: difference["accuracy"] for name, difference in row["to_baselines"].items()}
+        assert found == pytest.approx(expected if row["method"] == "skipkv" else {})
     answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == 6 * 9
     assert set(answers[0]) >= {"prompt", "text", "answer", "correct", "new_tokens"}
     assert full["accuracy"] == sum(answer["correct"] for answer in answers[:6]) / 6
     assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG") and (out / "length.png").exists()
-    assert "skipkv" in capsys.readouterr().out
+    assert "skipkv steered at 100 slots: " in capsys.readouterr().out
 
 
 def test_several_tasks_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

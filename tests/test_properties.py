@@ -83,10 +83,8 @@ def kept(model: Any, prompts: list[list[int]], policy: policies.Policy, interval
 def test_kept_positions_do_not_depend_on_the_batch(data: st.DataObject) -> None:
     budget = data.draw(budgets)
     model, prompts = model_of(data.draw(st.sampled_from(FAMILIES))), data.draw(prompts_for(budget))
-    policy, interval = (
-        policies.build(data.draw(names), budget=budget, **data.draw(alike)),
-        data.draw(st.integers(1, 20)),
-    )
+    policy = policies.build(data.draw(names), budget=budget, **data.draw(alike))
+    interval = data.draw(st.integers(1, 20))
     steps = data.draw(st.integers(1, 40))
     together = kept(model, prompts, policy, interval, steps)
     row = data.draw(st.integers(0, len(prompts) - 1))
