@@ -28,8 +28,9 @@ class Hub:
         Raises:
             BadInput: it cannot be reached.
         """
-        from datasets import load_dataset
+        from datasets import disable_progress_bars, load_dataset
 
+        disable_progress_bars()
         try:
             yield from load_dataset(self.name, self.config, split=self.split, data_files=self.data_files)
         except (OSError, ValueError, RuntimeError) as error:
