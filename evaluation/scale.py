@@ -76,20 +76,25 @@ class Pool:
         count = workers or gpus or max(1, int(held.get("CPU", 1)) // 2)
         self.needs: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
         self.closed = False
-        self.threads = ThreadPoolExecutor(count)
-        self.idle: SimpleQueue[Any] = SimpleQueue()
+        self.answering, self.hiring = ThreadPoolExecutor(count), ThreadPoolExecutor(count)
+        self.workers: list[Any] = []
+        self.idle: SimpleQueue[Any] = SimpleQueue()  # workers; an exception where none will come any more
         try:
-            self.workers = list(self.threads.map(lambda _: self._hire(), range(count)))
+            for worker in self.hiring.map(lambda _: self._hire(), range(count)):
+                self.idle.put(worker)
         except BaseException:
             self.close()
             raise
-        for worker in self.workers:
-            self.idle.put(worker)
 
     def _hire(self) -> Any:
         """A new worker that has loaded the model."""
         worker = self.ray.remote(Worker).options(**self.needs).remote()
-        self._get(worker.load.remote(*self.loading))
+        self.workers.append(worker)
+        try:
+            self._get(worker.load.remote(*self.loading))
+        except BaseException:
+            self.workers.remove(worker)
+            raise
         return worker
 
     def _get(self, called: Any) -> Any:
@@ -101,20 +106,36 @@ class Pool:
                 raise BadInput(str(error.cause)) from error
             raise
 
+    def _replace(self, lost: Any) -> None:
+        """Hires a worker for a lost one; where none comes the others go on, and without others the run fails."""
+        self.workers.remove(lost)
+        try:
+            self.idle.put(self._hire())
+        except Exception as error:
+            log.warning("no worker in its place: %s", error)
+            if not self.workers:
+                self.idle.put(error)
+
     def _answer(self, waiting: dict[int, str], *how: Any) -> list[Result]:
         """A piece by the next idle worker; by another one where that is lost."""
         for left in reversed(range(LOSSES)):
             worker = self.idle.get()
+            if isinstance(worker, Exception):
+                self.idle.put(worker)  # for whoever else waits
+                raise worker
             try:
-                return self._get(worker.answer.remote(waiting, *how))
+                results = self._get(worker.answer.remote(waiting, *how))
             except self.ray.exceptions.RayActorError:
                 if self.closed or not left:
                     raise
+                self.hiring.submit(self._replace, worker)
                 log.warning("a worker was lost: its %d problems are done again", len(waiting))
-                worker = self._hire()
-                self.workers.append(worker)
-            finally:
+            except BaseException:
                 self.idle.put(worker)
+                raise
+            else:
+                self.idle.put(worker)
+                return results
         raise AssertionError("unreachable: the last loss is raised")
 
     def answers_of(
@@ -125,12 +146,16 @@ class Pool:
         done = []
         for start in range(0, len(requests), size):
             piece = {request: waiting[request] for request in requests[start : start + size]}
-            done.append(self.threads.submit(self._answer, piece, policy, settings, steering))
+            done.append(self.answering.submit(self._answer, piece, policy, settings, steering))
         for answered in as_completed(done):
             yield from answered.result()
 
     def close(self) -> None:
         """Lets the workers go; a cluster of our own ends."""
         self.closed = True
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.idle.put(RuntimeError("the pool is closed"))
+        for worker in self.workers:
+            self.ray.kill(worker)  # calls that wait for it end
+        for threads in (self.answering, self.hiring):
+            threads.shutdown(cancel_futures=True)
         self.ray.shutdown()

@@ -12,4 +12,4 @@ def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(ROOT)
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})
-    assert "\\boxed{16}" in capsys.readouterr().out
+    assert "\\boxed{42}" in capsys.readouterr().out

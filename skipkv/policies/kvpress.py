@@ -107,9 +107,10 @@ def check(press: Any, name: str, budget: int, queries: int) -> None:
     Raises:
         BadInput: the scorer cannot: it works in prefill only, or needs parts that are trained for one model.
     """
-    attention = AttentionStandIn(4, 2, 16, PlainRotation())
-    slots = torch.randn(2, 1, 2, budget + 16, 16)
-    cached = Cached(slots[0], torch.randn(1, 4, queries, 16), slots[1], newest=torch.tensor([budget + 15]))
+    attention, drawn = AttentionStandIn(4, 2, 16, PlainRotation()), torch.Generator().manual_seed(0)
+    slots = torch.randn(2, 1, 2, budget + 16, 16, generator=drawn)
+    asked = torch.randn(1, 4, queries, 16, generator=drawn)
+    cached = Cached(slots[0], asked, slots[1], newest=torch.tensor([budget + 15]))
     try:
         found = scores(press, attention, cached, budget)
     except Exception as error:  # whatever a scorer that does not fit may raise
