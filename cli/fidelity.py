@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ DEFAULT_BUDGETS = ["256"]
 
 @o.grouped
 def fidelity(
+    context: typer.Context,
     *,
     model: o.ModelOptions,
     traces: Annotated[Path, typer.Option(help="JSONL with text, thinking or response.")],
@@ -33,6 +35,7 @@ def fidelity(
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import parse
     from skipkv.evaluation.fidelity import measure, read_text
+    from skipkv.evaluation.store import RunFolder
     from skipkv.steering.extraction import read_traces
 
     slots = [parse(budget) for budget in budgets]
@@ -46,11 +49,13 @@ def fidelity(
         if name != policies.FullKV.name
     ]
     found = read_traces(traces)[:limit]
+    content = hashlib.sha256(traces.read_bytes()).hexdigest()
+    folder = RunFolder(out / "measured", o.asked(context, traces=content, methods=None, budgets=None, limit=None))
     loaded, tokenizer = model.load()
     texts = [read_text(trace.thinking, tokenizer, max_tokens, trace.prompt) for trace in found]
     with o.progress() as shown:
         advance = o.bar(shown, "traces x methods", len(texts) * len(chosen))
-        results = measure(loaded, tokenizer, texts, chosen, interval=interval, finished=advance)
+        results = measure(loaded, tokenizer, texts, chosen, interval=interval, folder=folder, finished=advance)
     rows = [result.row() for result in results]
     table = Table("method", "budget", "added NLL", "KL", "agreement", "NLL numbers", "NLL words", box=None)
     for row in rows:

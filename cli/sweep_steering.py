@@ -18,6 +18,7 @@ DEFAULT_GAMMAS = [0.02]
 
 @o.grouped
 def sweep_steering(
+    context: typer.Context,
     *,
     model: o.ModelOptions,
     task: o.Task = "ledger-validation",
@@ -45,6 +46,7 @@ def sweep_steering(
     from skipkv import policies
     from skipkv.evaluation import report
     from skipkv.evaluation.budgets import in_slots, parse
+    from skipkv.evaluation.store import Store
     from skipkv.evaluation.sweep import best, sweep
     from skipkv.evaluation.tasks import load as load_task
 
@@ -56,6 +58,8 @@ def sweep_steering(
     steering = [o.SteeringOptions(name, max_shift=max_shift, vector_layer=vector_layer) for name in vectors]
     for one in steering:
         one.check()
+    chosen_later = ("vectors", "alphas", "gammas", "points_lost", "save")  # each setting has a folder of its own
+    asked = o.asked(context, **dict.fromkeys(chosen_later))
     with workers.workforce(model) as (loaded, tokenizer, answerer), o.progress() as shown:
         learned = [one.vector(model.model, tokenizer) for one in steering]
         if None in learned:
@@ -63,6 +67,9 @@ def sweep_steering(
 
         def started(title: str) -> Callable[[], None]:
             return o.bar(shown, title, decoding.samples * len(problems))
+
+        def store_of(name: str) -> Store:
+            return Store(out / name.replace(" ", "-"), asked)
 
         points = sweep(
             loaded,
@@ -75,6 +82,7 @@ def sweep_steering(
             gammas=gammas,
             samples=decoding.samples,
             answerer=answerer,
+            store_of=store_of,
             started=started,
         )
     best_point = best(points, points_lost / 100)

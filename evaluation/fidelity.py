@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor
 
 from skipkv.errors import BadInput
+from skipkv.evaluation.store import RunFolder
+from skipkv.files import write_atomically
 from skipkv.patches.engine import bind
 from skipkv.policies import FullKV, Policy
 from skipkv.steering.functions import label_sentences
@@ -160,25 +163,43 @@ def measure(
     policies: Sequence[Policy],
     *,
     interval: int | None = None,
+    folder: RunFolder | None = None,
     finished: Callable[[], None] = lambda: None,
 ) -> list[Fidelity]:
     """Every policy on every trace against the full cache.
 
     Args:
         interval: tokens between two compressions; the policy's default where None.
+        folder: keeps what is measured of each trace under each policy; what it holds already is not measured again.
         finished: called after each trace under each policy.
     """
     found = [Fidelity(policy.name, policy.slots_kept) for policy in policies]
-    for text in texts:
-        full = torch.cat(list(log_probabilities(model, tokenizer, text, FullKV(), None)))
-        targets = text.tokens[1:].to(full.device)
+    for number, text in enumerate(texts):
+        full: Tensor | None = None
         for policy, result in zip(policies, found, strict=True):
-            measured, start = [], 0
-            for chunk in log_probabilities(model, tokenizer, text, policy, interval):
-                count = min(len(chunk), len(targets) - start)
-                span = slice(start, start + count)
-                measured.append(compare_chunk(full[span], chunk[:count], targets[span]))
-                start += count
-            result.add(torch.cat(measured).double().cpu().numpy(), text)
+            name = re.sub(r"[^\w.-]", "_", f"{number}-{policy.name}-{policy.budget}.npy")
+            kept = folder.path / name if folder else None
+            if kept and kept.exists():
+                measured = np.load(kept, allow_pickle=False)
+            else:
+                if full is None:
+                    full = torch.cat(list(log_probabilities(model, tokenizer, text, FullKV(), None)))
+                measured = against(full, text, log_probabilities(model, tokenizer, text, policy, interval))
+                if folder and kept:
+                    folder.begin()
+                    with BytesIO() as content:
+                        np.save(content, measured)
+                        write_atomically(kept, content.getvalue())
+            result.add(measured, text)
             finished()
     return found
+
+
+def against(full: Tensor, text: Text, chunks: Iterator[Tensor]) -> np.ndarray:
+    """The three measures [t - 1, 3] of a text's log-probabilities, chunk after chunk, against the full cache's."""
+    targets, measured, start = text.tokens[1:].to(full.device), [], 0
+    for chunk in chunks:
+        span = slice(start, min(start + len(chunk), len(targets)))
+        measured.append(compare_chunk(full[span], chunk[: span.stop - start], targets[span]))
+        start = span.stop
+    return torch.cat(measured).double().cpu().numpy()

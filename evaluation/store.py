@@ -54,28 +54,56 @@ class Answer:
 Run = tuple[str, int | None, bool]  # method, budget, steered
 
 
-class Store:
-    """The answers of a run so far, kept in a folder, or in memory only.
+class RunFolder:
+    """A folder for one run's results, and what was asked of it.
 
     Args:
-        folder: where they are kept; None for memory.
-        asked: what shapes the answers: model, task, settings. A folder that was begun with other values is refused.
+        path: new, empty, or a run's that was begun with the same values.
+        asked: what shapes the results: model, task, settings.
 
     Raises:
         BadInput: the folder holds something else.
     """
 
+    def __init__(self, path: Path, asked: dict[str, Any]) -> None:
+        self.path, self.asked = path, json.loads(json.dumps(asked))
+        self.is_begun = (path / "run.json").exists()
+        if self.is_begun:
+            self._compare()
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise BadInput(f"--out is '{path}', which holds something that is no run; give a new or empty folder")
+
+    def begin(self) -> None:
+        """Notes what was asked, with versions: at the first result, when whatever could be refused was refused."""
+        if not self.is_begun:
+            noted = {"asked": self.asked, "versions": versions(), "commit": commit()}
+            write_atomically(self.path / "run.json", json.dumps(noted, indent=1) + "\n")
+            self.is_begun = True
+
+    def _compare(self) -> None:
+        try:
+            before = json.loads((self.path / "run.json").read_text())["asked"]
+        except (ValueError, KeyError) as error:
+            raise BadInput(f"'{self.path / 'run.json'}' is broken; give --out another folder") from error
+        for name in sorted({*before, *self.asked}):
+            if before.get(name) != self.asked.get(name):
+                raise BadInput(
+                    f"--out '{self.path}' holds a run with {name} {before.get(name)}, not {self.asked.get(name)}; "
+                    "give another folder, or remove this one"
+                )
+
+
+class Store:
+    """The answers of a run so far, kept in a folder, or in memory only.
+
+    Args:
+        folder: where they are kept; None for memory.
+        asked: what shapes the answers; see `RunFolder`, which may refuse it.
+    """
+
     def __init__(self, folder: Path | None = None, asked: dict[str, Any] | None = None) -> None:
-        self.folder, self.answers = folder, list[Answer]()
-        if folder is None:
-            return
-        asked = json.loads(json.dumps(asked or {}))
-        if (folder / "run.json").exists():
-            self._compare(folder, asked)
-            self.answers = list(self._read(folder / "answers.jsonl"))
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadInput(f"--out is '{folder}', which holds something that is no run; give a new or empty folder")
-        self._asked = asked
+        self.folder = None if folder is None else RunFolder(folder, asked or {})
+        self.answers = list(self._read(folder / "answers.jsonl")) if folder else []
 
     def of(self, run: Run) -> list[Answer]:
         """The answers of one run, by problem and sample."""
@@ -86,26 +114,11 @@ class Store:
         """Keeps an answer; when this returns it is on the disk."""
         self.answers.append(answer)
         if self.folder:
-            if not (self.folder / "run.json").exists():  # only now: whatever could be refused was refused
-                noted = {"asked": self._asked, "versions": versions(), "commit": commit()}
-                write_atomically(self.folder / "run.json", json.dumps(noted, indent=1) + "\n")
-            with (self.folder / "answers.jsonl").open("a", encoding="utf-8") as file:
+            self.folder.begin()
+            with (self.folder.path / "answers.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-
-    @staticmethod
-    def _compare(folder: Path, asked: dict[str, Any]) -> None:
-        try:
-            before = json.loads((folder / "run.json").read_text())["asked"]
-        except (ValueError, KeyError) as error:
-            raise BadInput(f"'{folder / 'run.json'}' is broken; give --out another folder") from error
-        for name in sorted({*before, *asked}):
-            if before.get(name) != asked.get(name):
-                raise BadInput(
-                    f"--out '{folder}' holds a run with {name} {before.get(name)}, not {asked.get(name)}; "
-                    "give another folder, or remove this one"
-                )
 
     @staticmethod
     def _read(path: Path) -> Iterable[Answer]:

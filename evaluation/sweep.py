@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from skipkv.decoding import Settings
 from skipkv.evaluation.runner import Answerer, Row, run, summarise
-from skipkv.evaluation.store import Answer
+from skipkv.evaluation.store import Answer, Store
 from skipkv.evaluation.tasks import Problem
 from skipkv.policies import Policy
 from skipkv.steering.vectors import SteeringVector
@@ -38,6 +39,11 @@ def random_like(vector: SteeringVector, seed: int) -> SteeringVector:
     return replace(vector, vector=drawn * vector.vector.norm() / drawn.norm(), notes={}, others={})
 
 
+def digest(vector: SteeringVector) -> str:
+    """Six digits that tell vectors apart."""
+    return hashlib.sha256(vector.vector.float().numpy().tobytes()).hexdigest()[:6]
+
+
 def settings_of(
     vectors: Sequence[SteeringVector], alphas: Sequence[float], gammas: Sequence[float], seed: int
 ) -> Iterator[tuple[str, SteeringVector]]:
@@ -62,6 +68,7 @@ def sweep(
     gammas: Sequence[float],
     samples: int = 1,
     answerer: Answerer | None = None,
+    store_of: Callable[[str], Store] = lambda name: Store(),
     started: Callable[[str], Callable[[], None]],
 ) -> list[Point]:
     """Runs the problems unsteered, then with every vector and strength.
@@ -69,10 +76,11 @@ def sweep(
     Args:
         samples: answers to each problem.
         answerer: answers the prompts in place of `model`: a pool of workers.
+        store_of: the store of a setting's answers, by the setting's name.
         started: called with a run's title; returns what to call after each of its answers.
     """
 
-    def answers_with(title: str, vector: SteeringVector | None) -> list[Answer]:
+    def answers_with(name: str, vector: SteeringVector | None) -> list[Answer]:
         return run(
             model,
             tokenizer,
@@ -81,15 +89,16 @@ def sweep(
             settings,
             samples=samples,
             steering=vector,
+            store=store_of(name),
             answerer=answerer,
-            finished=started(title),
+            finished=started(name),
         )
 
     plain = answers_with("no steering", None)
     points = [Point("none", None, 0.0, 0.0, summarise(plain))]
     for kind, vector in settings_of(vectors, alphas, gammas, settings.seed):
-        title = f"{kind}, layer {vector.layer}, alpha0 {vector.alpha0:g}, gamma {vector.gamma:g}"
-        row = summarise(answers_with(title, vector), plain)
+        name = f"{kind} {digest(vector)} layer {vector.layer} alpha0 {vector.alpha0:g} gamma {vector.gamma:g}"
+        row = summarise(answers_with(name, vector), plain)
         points.append(Point(kind, vector.layer, vector.alpha0, vector.gamma, row))
     return points
 

@@ -165,6 +165,13 @@ def test_sweep_finds_a_setting_and_saves_it(tmp_path: Path) -> None:
     ]
     assert points[1]["mean_new_tokens"] < 0.7 * points[0]["mean_new_tokens"] < points[2]["mean_new_tokens"]
     assert load_vector(best).alpha0 == -0.3 and (out / "sweep.png").exists()
+    # Another strength: only that is run.
+    before = {path: path.read_bytes() for path in out.glob("*/answers.jsonl")}
+    assert len(before) == 5
+    command[command.index("0")] = "-0.2"
+    assert run(command) == 0
+    after = {path: path.read_bytes() for path in out.glob("*/answers.jsonl")}
+    assert len(after) == 7 and before.items() <= after.items()
 
 
 def test_doctor_finds_the_patch_fit_and_says_when_it_is_not(

@@ -60,7 +60,7 @@ def test_tokens_know_their_sentence(reasoner: tuple[Any, Any]) -> None:
     assert text.functions[0] == "verify" and text.functions[pieces.index("So")] == "conclude"
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traces = tmp_path / "traces.jsonl"
     traces.write_text("".join(json.dumps({"thinking": THINKING}) + "\n" for _ in range(2)))
     command = ["fidelity", "--traces", str(traces), "--methods", "h2o", "skipkv", "--budgets", "40", "60"]
@@ -73,6 +73,17 @@ def test_the_command(tmp_path: Path) -> None:
         assert row["tokens"] == sum(part["tokens"] for part in row["by_kind"].values())
         assert 0 < row["agreement"] <= 1 and row["kl"] >= 0
     assert (tmp_path / "out" / "fidelity.png").exists()
+    # A method more: what is measured is not measured again; another text is refused.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "measured").iterdir()}
+    command[command.index("skipkv")] = "rkv"
+    assert run([*command, "--out", str(tmp_path / "out")]) == 0
+    assert len(list((tmp_path / "out" / "measured").glob("*.npy"))) == 12
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    again = json.loads((tmp_path / "out" / "fidelity.json").read_text())["rows"]
+    assert [row for row in again if row["method"] == "h2o"] == [row for row in rows if row["method"] == "h2o"]
+    traces.write_text(json.dumps({"thinking": THINKING[: len(THINKING) // 2]}) + "\n")
+    assert run([*command, "--out", str(tmp_path / "out")]) == 2
+    assert "holds a run with traces" in capsys.readouterr().err
 
 
 def test_fractions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
