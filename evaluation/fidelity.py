@@ -113,11 +113,11 @@ def read_text(thinking: str, tokenizer: Any, longest: int, prompt: str = "") -> 
     ids, offsets = encoded["input_ids"][:longest], encoded["offset_mapping"][:longest]
     sentences = label_sentences(thinking)
     starts = np.array([sentence.start for sentence in sentences])
-    ends = [(start + end) / 2 for start, end in offsets]  # the middle of a token tells its sentence
-    owners = np.searchsorted(starts, ends, side="right") - 1
+    middles = [(start + end) / 2 for start, end in offsets]  # the middle of a token tells its sentence
+    owners = np.searchsorted(starts, middles, side="right") - 1
     functions = [
         sentences[owner].function if owner >= 0 and middle < sentences[owner].end + 1 else ""
-        for owner, middle in zip(owners, ends, strict=True)
+        for owner, middle in zip(owners, middles, strict=True)
     ]
     kinds = ["number" if re.search(r"\d", thinking[start:end]) else "word" for start, end in offsets]
     opening = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
