@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from skipkv.cli import options as o
 from skipkv.errors import BadInput, require_at_least
@@ -57,7 +57,16 @@ def fidelity(
         advance = o.bar(shown, "traces x methods", len(texts) * len(chosen))
         results = measure(loaded, tokenizer, texts, chosen, interval=interval, folder=folder, finished=advance)
     rows = [result.row() for result in results]
-    table = Table("method", "budget", "added NLL", "KL", "agreement", "NLL numbers", "NLL words", box=None)
+    table = Table(
+        Column("method", overflow="fold"),
+        "budget",
+        "added NLL",
+        "KL",
+        "agreement",
+        "NLL numbers",
+        "NLL words",
+        box=None,
+    )
     for row in rows:
         kinds = [row["by_kind"].get(kind, {}).get("added_nll", float("nan")) for kind in ("number", "word")]
         numbers = (row["added_nll"], row["kl"], row["agreement"], *kinds)
