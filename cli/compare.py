@@ -56,7 +56,8 @@ def compare(
     chosen, options = [parse(budget) for budget in budgets], vars(policy)
     check(baselines, chosen, options)
     steering.check()
-    alone = len(task) == len(seed) == 1
+    tasks, seeds = list(dict.fromkeys(task)), list(dict.fromkeys(seed))
+    alone = len(tasks) == len(seeds) == 1
     jobs = [
         Job(
             folder=(folder := "" if alone else f"{Path(name).stem}-seed-{drawn}"),
@@ -65,8 +66,8 @@ def compare(
             settings=decoding.settings(name, drawn),
             store=Store(out / folder, o.asked(context, task=name, seed=drawn)),
         )
-        for name in dict.fromkeys(task)
-        for drawn in dict.fromkeys(seed)
+        for name in tasks
+        for drawn in seeds
     ]
     if len({job.folder for job in jobs}) < len(jobs):
         raise BadInput(f"--task is {' '.join(task)}, where two files have one name; rename one, or run them apart")
@@ -100,8 +101,8 @@ def compare(
         report.write(out / job.folder, model.model, job.task, result.rows, result.full_length)
         report.draw(out / job.folder, result.rows)
     o.console.print("to: accuracy less the other's on the same problems; * is real (p < 0.05)")
-    if len(seed) > 1:
-        for name in dict.fromkeys(task):
+    if len(seeds) > 1:
+        for name in tasks:
             some = [result.rows for job, result in zip(jobs, results, strict=True) if job.task == name]
             o.console.print(report.over_seeds(some, f"{Path(name).stem}, mean and deviation over {len(some)} seeds"))
     o.console.print(f"-> {out}/{'' if alone else '*/'}results.json, answers.jsonl, accuracy.png, length.png")

@@ -80,7 +80,7 @@ def test_several_tasks_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len(set(written.values())) == 4
     assert json.loads((out / "other-seed-1" / "results.json").read_text())["task"] == str(other)
     # A seed more: what is there is not done again.
-    assert run([*command, "--task", "ledger", str(other), "--seed", "0", "1", "2"]) == 0
+    assert run([*command, "--task", "ledger", str(other), "--seed", "0", "1", "2", "0"]) == 0
     assert {name: (out / name / "answers.jsonl").read_bytes() for name in written} == written
 
 
