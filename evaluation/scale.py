@@ -52,7 +52,7 @@ class Pool:
         workers: how many; one per GPU where None, or one per two CPUs without GPUs.
 
     Raises:
-        BadInput: Ray is not installed, the cluster is not reached, or the model does not load there.
+        BadInput: Ray is not installed, or the cluster is not reached.
     """
 
     def __init__(self, address: str, name: str, options: dict[str, Any], workers: int | None = None) -> None:
@@ -73,29 +73,30 @@ class Pool:
             raise BadInput(f"--ray is '{address}', which is not reached: {str(error).splitlines()[0]}") from error
         held = ray.cluster_resources()
         gpus = int(held.get("GPU", 0))
-        count = workers or gpus or max(1, int(held.get("CPU", 1)) // 2)
+        cpus = int(held.get("CPU", 1))
+        count = workers or gpus or max(1, cpus // 2)
+        if count > (gpus or cpus):
+            log.warning("%d workers are asked for; the cluster has room for %d now", count, gpus or cpus)
         self.needs: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
         self.closed = False
         self.answering, self.hiring = ThreadPoolExecutor(count), ThreadPoolExecutor(count)
         self.workers: list[Any] = []
         self.idle: SimpleQueue[Any] = SimpleQueue()  # workers; an exception where none will come any more
-        try:
-            for worker in self.hiring.map(lambda _: self._hire(), range(count)):
-                self.idle.put(worker)
-        except BaseException:
-            self.close()
-            raise
+        for _ in range(count):
+            self.hiring.submit(self._hire)
 
-    def _hire(self) -> Any:
-        """A new worker that has loaded the model."""
+    def _hire(self) -> None:
+        """A new worker that loads the model; where it cannot the others go on, and without others the run fails."""
         worker = self.ray.remote(Worker).options(**self.needs).remote()
         self.workers.append(worker)
         try:
             self._get(worker.load.remote(*self.loading))
-        except BaseException:
+        except Exception as error:
             self.workers.remove(worker)
-            raise
-        return worker
+            if not self.workers:
+                self.idle.put(error)
+        else:
+            self.idle.put(worker)
 
     def _get(self, called: Any) -> Any:
         """The result of a call to a worker; bad input is told as here."""
@@ -105,16 +106,6 @@ class Pool:
             if isinstance(error.cause, BadInput):
                 raise BadInput(str(error.cause)) from error
             raise
-
-    def _replace(self, lost: Any) -> None:
-        """Hires a worker for a lost one; where none comes the others go on, and without others the run fails."""
-        self.workers.remove(lost)
-        try:
-            self.idle.put(self._hire())
-        except Exception as error:
-            log.warning("no worker in its place: %s", error)
-            if not self.workers:
-                self.idle.put(error)
 
     def _answer(self, waiting: dict[int, str], *how: Any) -> list[Result]:
         """A piece by the next idle worker; by another one where that is lost."""
@@ -128,7 +119,8 @@ class Pool:
             except self.ray.exceptions.RayActorError:
                 if self.closed or not left:
                     raise
-                self.hiring.submit(self._replace, worker)
+                self.workers.remove(worker)
+                self.hiring.submit(self._hire)
                 log.warning("a worker was lost: its %d problems are done again", len(waiting))
             except BaseException:
                 self.idle.put(worker)
