@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
 from typing import Any
 
+import torch
+
 from skipkv.decoding import Result, Settings
 from skipkv.errors import BadInput
 from skipkv.evaluation.models import load
@@ -31,8 +33,6 @@ class Worker:
 
     def load(self, name: str, options: dict[str, Any]) -> None:
         """Loads the model, onto the GPU where the worker has one."""
-        import torch
-
         gpu = {"device": "cuda"} if torch.cuda.is_available() else {}
         self.model, self.tokenizer = load(name, **{**options, **gpu})
 

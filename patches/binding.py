@@ -116,9 +116,9 @@ class Binding:
         self, model: Any, policy: Policy, *, interval: int, steering: Steering | None, delimiters: Iterable[int]
     ) -> None:
         self.model, self.interval, self.steering = model, interval, steering
-        self.policy = policy.for_model(model)
         self.delimiters = sorted(set(delimiters))
         self.parts = parts_of(model)
+        self.policy = policy.for_model(self.parts.shape, self.parts.decoder.rotary_emb)
         if policy.reads_sentences and not self.delimiters:
             raise BadInput(
                 f"{policy.name} reads sentences; pass a tokenizer or delimiter_ids, so that it knows their ends"

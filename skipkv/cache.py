@@ -198,7 +198,7 @@ class SlotLayer(CacheLayerMixin):
             penalty=cache.penalty(rows, positions[None])[0] if policy.reads_sentences else None,
             attention=attention[0] if attention else None,
             values=values if policy.reads_values else None,
-            newest=cache.newest(rows),
+            newest=cache.newest(rows) if policy.reads_values else None,
         )
         for (slots, _), table in zip(tables, packed, strict=True):
             slots[rows, :, : policy.slots_kept] = take(table[over], kept)
@@ -412,7 +412,7 @@ class BudgetedCache(Cache):
             penalty=penalty,
             attention=attention,
             values=slab.values[layers, due].flatten(0, 1) if policy.reads_values else None,
-            newest=self.newest(rows).repeat(shape[0]),
+            newest=self.newest(rows).repeat(shape[0]) if policy.reads_values else None,
         )
         for table in (slab.keys, slab.values, slab.positions):
             table[layers, due, :, :budget] = take(table[layers, due].flatten(0, 1), kept).unflatten(0, shape)

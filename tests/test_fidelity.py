@@ -16,8 +16,6 @@ from skipkv.evaluation.fidelity import compare_chunk, log_probabilities, measure
 from skipkv.patches.engine import patch
 
 THINKING = "Wait, let me check Ann: Ben plus 9 again, 12 + 9 = 21, so Ann = 21.\nSo the answer is 21.\n" * 8
-
-
 PROMPT = "<|user|>- Ann: Ben plus 9.\n- Ben: 12.\nHow many keys does Ann have?<|assistant|><think>\n"
 
 

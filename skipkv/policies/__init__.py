@@ -36,9 +36,10 @@ def build(name: str, **options: Any) -> Policy:
     known = {field.name for policy in POLICIES.values() for field in fields(policy)}
     if unknown := sorted(set(options) - known):
         raise BadInput(f"no policy has the option '{unknown[0]}'; options are {', '.join(sorted(known))}")
-    if name.startswith(PREFIX):
-        return KVPress(press=name.removeprefix(PREFIX), budget=options.get("budget"), window=options.get("window", 8))
-    own = {field.name for field in fields(POLICIES[name])}
+    kind: type[Policy] = POLICIES.get(name, KVPress)
+    own = {field.name for field in fields(kind)}
     if name == FullKV.name:
         own.discard("budget")
-    return POLICIES[name](**{key: value for key, value in options.items() if key in own})
+    if kind is KVPress:
+        options["press"] = name.removeprefix(PREFIX)
+    return kind(**{key: value for key, value in options.items() if key in own})

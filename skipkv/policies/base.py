@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from skipkv.errors import BadInput
+
+if TYPE_CHECKING:
+    from skipkv.cache import Shape
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Policy:
 
     name: ClassVar[str]
     reads_queries: ClassVar[bool] = False  # wants the queries of the window
-    reads_values: ClassVar[bool] = False  # wants the cached values
+    reads_values: ClassVar[bool] = False  # wants the cached values, and the newest position
     reads_attention: ClassVar[bool] = False  # wants the attention accumulated over all queries
     reads_sentences: ClassVar[bool] = False  # wants sentence penalties
 
@@ -113,8 +116,8 @@ class Policy:
         """The slots to keep, [batch, kv_heads, budget] int64, ascending: what a new policy writes."""
         raise NotImplementedError(f"{type(self).__name__} must define choose()")
 
-    def for_model(self, model: Any) -> Policy:
-        """The policy as it runs in a model: itself, unless it looks at the model's parts."""
+    def for_model(self, shape: Shape, rotary: Any) -> Policy:
+        """The policy as it runs in a model of that shape and rotary embedding: itself, unless it looks at them."""
         return self
 
     @property

@@ -11,13 +11,16 @@ import ast
 import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from skipkv.errors import BadInput
 from skipkv.policies.base import Cached, Policy
+
+if TYPE_CHECKING:
+    from skipkv.cache import Shape
 
 PREFIX = "kvpress:"
 QUERIES = 256  # as many hidden states as kvpress's own DecodingPress holds
@@ -101,7 +104,8 @@ def scores(press: Any, attention: AttentionStandIn, cached: Cached, budget: int)
     )
 
 
-def check(press: Any, name: str, budget: int, queries: int) -> None:
+@lru_cache(maxsize=64)
+def check(press: str, budget: int, queries: int) -> None:
     """Scores random slots once.
 
     Raises:
@@ -112,11 +116,11 @@ def check(press: Any, name: str, budget: int, queries: int) -> None:
     asked = torch.randn(1, 4, queries, 16, generator=drawn)
     cached = Cached(slots[0], asked, slots[1], newest=torch.tensor([budget + 15]))
     try:
-        found = scores(press, attention, cached, budget)
+        found = scores(scorer(press), attention, cached, budget)
     except Exception as error:  # whatever a scorer that does not fit may raise
-        raise BadInput(f"{name} cannot score {budget} slots while a model decodes: {error}") from error
+        raise BadInput(f"{PREFIX}{press} cannot score {budget} slots while a model decodes: {error}") from error
     if found.shape != slots.shape[1:4]:
-        raise BadInput(f"{name} cannot score while a model decodes: it scores the new tokens only")
+        raise BadInput(f"{PREFIX}{press} cannot score while a model decodes: it scores the new tokens only")
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class KVPress(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(scorer(self.press), self.name, min(self.slots_kept, TRIAL), min(self.queries_kept, TRIAL))
+        check(self.press, min(self.slots_kept, TRIAL), min(self.queries_kept, TRIAL))
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -148,19 +152,16 @@ class KVPress(Policy):
         """As many as kvpress's own decoding hands a scorer, and no more than the first compression has seen."""
         return min(QUERIES, self.slots_kept)
 
-    def for_model(self, model: Any) -> Policy:
+    def for_model(self, shape: Shape, rotary: Any) -> Policy:
         """The policy with the model's rotation.
 
         Raises:
             BadInput: the rotation changes with the length, or turns only a part of each head.
         """
-        config, rotary = model.config, model.model.rotary_emb
-        heads, head_dim = config.num_attention_heads, 2 * len(rotary.inv_freq)
-        whole = getattr(config, "head_dim", None) or config.hidden_size // heads
-        if getattr(rotary, "rope_type", "default") not in STEADY or head_dim != whole:
+        if getattr(rotary, "rope_type", "default") not in STEADY or 2 * len(rotary.inv_freq) != shape.head_dim:
             raise BadInput(f"{self.name} needs rotary positions of one kind ({', '.join(STEADY)}) over whole heads")
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        return replace(self, attention=AttentionStandIn(heads, kv_heads, head_dim, rotary))
+        stand_in = AttentionStandIn(shape.q_heads, shape.kv_heads, shape.head_dim, rotary)
+        return replace(self, attention=stand_in)
 
     def choose(self, cached: Cached) -> Tensor:
         assert self.attention is not None, "runs in a model: for_model comes first"
